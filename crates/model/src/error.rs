@@ -1,0 +1,27 @@
+//! Why a model cannot be built, one line each.
+
+/// Why a file is not a model that can run, or not on so many ranks.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ModelError {
+    #[error("architecture '{architecture}' is not supported; supported are: {known}")]
+    UnknownArchitecture { architecture: String, known: String },
+    #[error("the file has no metadata key '{key}', which its architecture needs")]
+    MissingKey { key: String },
+    #[error("'{key}' has a value that makes no model: {why}")]
+    BadValue { key: String, why: String },
+    #[error("'{key}' = {value} is not supported yet")]
+    UnsupportedFeature { key: String, value: String },
+    #[error("the file has no tensor '{tensor}', which its architecture needs")]
+    MissingTensor { tensor: String },
+    #[error("tensor '{tensor}' has type {ty}, which cannot be computed with yet")]
+    UnsupportedType { tensor: String, ty: &'static str },
+    #[error("tensor '{tensor}' has shape {shape:?}, but the metadata call for [{cols}, {rows}]")]
+    WrongShape { tensor: String, shape: Vec<u64>, rows: usize, cols: usize },
+    #[error("tensor '{tensor}' is not part of the architecture as it is computed here: running without it would be wrong")]
+    ExtraTensor { tensor: String },
+    #[error("--tensor-parallel-size {size} cannot split tensor '{tensor}' ({ty}); legal sizes for it are {legal:?}")]
+    IllegalSplit { tensor: String, ty: &'static str, size: usize, legal: Vec<usize> },
+    #[error("--tensor-parallel-size {size} is not between 1 and {most}")]
+    BadSize { size: usize, most: usize },
+}

@@ -1,0 +1,26 @@
+//! The model: its shape read from a file's metadata, the part of every tensor that a rank holds, and the forward pass
+//! as a straight list of operations. Also the words in which everything else speaks to whatever runs that list:
+//! [`Step`] goes in, [`StepOutput`] comes out, [`Backend`] is the one trait in between.
+//!
+//! No device, no I/O, no clock lives here.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod build;
+mod config;
+mod error;
+pub mod limits;
+mod program;
+mod sampling;
+mod shard;
+mod step;
+
+pub use backend::{Arith, Backend, BackendError};
+pub use config::{ARCHITECTURES, Config};
+pub use error::ModelError;
+pub use program::{
+    Buffer, BufferId, GroupId, KvGroup, Op, Program, Rope, RopeId, RopeStyle, Rows, Slice, Weight, WeightId,
+};
+pub use sampling::{CANDIDATES, Candidate, Sampling, Summary, draw};
+pub use shard::{MAX_RANKS, Shard, Split};
+pub use step::{BLOCK_TOKENS, Capacity, Row, Sequence, Step, StepError, StepOutput, Token};
