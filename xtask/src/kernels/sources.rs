@@ -1,0 +1,112 @@
+//! The kernel files, and a hash of each that covers the headers that it includes.
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// One `.cu` file.
+pub(super) struct Source {
+    /// File stem: the name of the fatbin.
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// From the folder of kernels.
+    pub(super) relative: PathBuf,
+    /// Of the file and every header of ours that it includes, in hexadecimal.
+    pub(super) hash: String,
+}
+
+impl Source {
+    pub(super) fn fatbin(&self) -> String {
+        format!("{}.fatbin", self.name)
+    }
+}
+
+/// All `.cu` files under `dir`, by name.
+pub(super) fn find(dir: &Path) -> Result<Vec<Source>> {
+    let mut paths = Vec::new();
+    if dir.is_dir() {
+        walk(dir, &mut paths)?;
+    }
+    let mut by_name = BTreeMap::new();
+    for path in paths {
+        let name = path.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let relative = path.strip_prefix(dir).unwrap_or(&path).to_path_buf();
+        let source = Source { name: name.clone(), hash: hash(dir, &path)?, relative, path };
+        if let Some(other) = by_name.insert(name, source) {
+            bail!("two kernel files are called {}.cu: their fatbins would overwrite each other", other.name);
+        }
+    }
+    Ok(by_name.into_values().collect())
+}
+
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            walk(&path, found)?;
+        } else if path.extension().is_some_and(|e| e == "cu") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Hashes a file with everything it includes by `#include "…"`, sought beside the file and under `root`.
+fn hash(root: &Path, path: &Path) -> Result<String> {
+    let mut seen = BTreeMap::new();
+    let mut todo = vec![path.to_path_buf()];
+    while let Some(path) = todo.pop() {
+        let key = path.canonicalize().with_context(|| format!("finding {}", path.display()))?;
+        if seen.contains_key(&key) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let beside = path.parent().unwrap_or(root);
+        for name in text.lines().filter_map(included) {
+            match [beside.join(name), root.join(name)].into_iter().find(|p| p.is_file()) {
+                Some(header) => todo.push(header),
+                None => bail!("{} includes \"{name}\", which is not beside it nor under {}", path.display(), root.display()),
+            }
+        }
+        seen.insert(key, text);
+    }
+    // Names, not paths: the hash must not depend on where the repository lies.
+    let mut hasher = Sha256::new();
+    let mut files: Vec<(&std::ffi::OsStr, &String)> =
+        seen.iter().map(|(path, text)| (path.file_name().unwrap_or_default(), text)).collect();
+    files.sort();
+    for (name, text) in files {
+        hasher.update(name.as_encoded_bytes());
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// `x.cuh` out of `#include "x.cuh"`.
+fn included(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?.trim_start();
+    rest.strip_prefix('"')?.split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_changes_the_hash() {
+        let dir = std::env::temp_dir().join(format!("tombolo-xtask-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("op")).unwrap();
+        std::fs::write(dir.join("op/k.cu"), "#include \"common.cuh\"\n#include <cuda_fp16.h>\nvoid f();").unwrap();
+        std::fs::write(dir.join("common.cuh"), "  #  include \"op/k.cu\"\nint a;").unwrap();
+        let first = find(&dir).unwrap();
+        assert_eq!(first.len(), 1);
+        assert_eq!(first[0].fatbin(), "k.fatbin");
+        std::fs::write(dir.join("common.cuh"), "int b;").unwrap();
+        assert_ne!(find(&dir).unwrap()[0].hash, first[0].hash);
+        std::fs::remove_file(dir.join("common.cuh")).unwrap();
+        assert!(find(&dir).is_err(), "a missing header must be named");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

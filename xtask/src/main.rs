@@ -1,0 +1,44 @@
+//! `cargo xtask`: chores of the project that are not part of the product. One file per chore; nothing in `crates/`
+//! depends on anything here.
+#![forbid(unsafe_code)]
+
+mod kernels;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Chores of the tombolo project")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Compiles the CUDA kernels into crates/cuda/prebuilt (needs no GPU)
+    Kernels(kernels::Args),
+    /// Checks the rules of ARCHITECTURE.md that a program can check
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().chore {
+        Chore::Kernels(args) => kernels::run(&root(), &args),
+        Chore::Tidy => tidy::run(&root()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
