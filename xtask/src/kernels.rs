@@ -50,11 +50,8 @@ struct Places {
 /// Runs the chore.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let cuda = root.join("crates/cuda");
-    let places = Places {
-        sources: cuda.join("src/kernels"),
-        prebuilt: cuda.join("prebuilt"),
-        spills: cuda.join("spills.toml"),
-    };
+    let places =
+        Places { sources: cuda.join("src/kernels"), prebuilt: cuda.join("prebuilt"), spills: cuda.join("spills.toml") };
     let targets = targets(&args.arch)?;
     let sources = sources::find(&places.sources)?;
     let before = Manifest::read(&places.prebuilt);

@@ -36,7 +36,10 @@ pub(super) struct Kernel {
 impl Manifest {
     /// The manifest of a folder; an empty one where there is none that can be read.
     pub(super) fn read(prebuilt: &Path) -> Self {
-        std::fs::read_to_string(prebuilt.join(FILE)).ok().and_then(|text| toml::from_str(&text).ok()).unwrap_or_default()
+        std::fs::read_to_string(prebuilt.join(FILE))
+            .ok()
+            .and_then(|text| toml::from_str(&text).ok())
+            .unwrap_or_default()
     }
 
     pub(super) fn write(&self, prebuilt: &Path) -> Result<()> {

@@ -9,12 +9,16 @@ use std::process::Command;
 const RELEASE: &str = "13.0";
 /// The compiler from the Python package index. Pinned one and all: an unpinned companion of another release is taken
 /// otherwise, and does not fit.
-const WHEELS: [&str; 4] = [
+const WHEELS: [&str; 5] = [
     "nvidia-cuda-nvcc==13.0.88",
     "nvidia-cuda-crt==13.0.88",
     "nvidia-nvvm==13.0.88",
     "nvidia-cuda-runtime==13.0.96",
+    // For <nv/target>, which cuda_fp16.h includes; no kernel includes it by itself.
+    "nvidia-cuda-cccl==13.0.85",
 ];
+/// Written last: without it the wheels are not all there.
+const COMPLETE: &str = "complete";
 
 /// A compiler that answered.
 pub(super) struct Nvcc {
@@ -44,7 +48,8 @@ impl Nvcc {
     }
 
     fn at(path: &Path) -> Result<Self> {
-        let out = Command::new(path).arg("--version").output().with_context(|| format!("running {}", path.display()))?;
+        let out =
+            Command::new(path).arg("--version").output().with_context(|| format!("running {}", path.display()))?;
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         match version(&text) {
             Some(version) if out.status.success() => Ok(Self { path: path.to_path_buf(), version }),
@@ -63,7 +68,8 @@ impl Nvcc {
         let output = command.arg(source).arg("-o").arg(out).output().context("running nvcc")?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
-            let said: Vec<&str> = text.lines().filter(|l| !l.starts_with("ptxas info") && !l.starts_with("    ")).collect();
+            let said: Vec<&str> =
+                text.lines().filter(|l| !l.starts_with("ptxas info") && !l.starts_with("    ")).collect();
             bail!("{} does not compile:\n{}", source.display(), said.join("\n"));
         }
         Ok(text)
@@ -94,10 +100,12 @@ fn fetch(root: &Path) -> Result<Nvcc> {
     step(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
     let pip = home.join("bin/pip");
     step(Command::new(pip).args(["install", "--quiet", "--no-deps", "--disable-pip-version-check"]).args(WHEELS))?;
+    std::fs::write(home.join(COMPLETE), WHEELS.join("\n"))?;
     installed(&home).with_context(|| format!("the wheels brought no nvcc into {}", home.display()))
 }
 
 fn installed(home: &Path) -> Option<Nvcc> {
+    std::fs::read_to_string(home.join(COMPLETE)).ok().filter(|wheels| *wheels == WHEELS.join("\n"))?;
     let libs = std::fs::read_dir(home.join("lib")).ok()?;
     libs.flatten()
         .map(|python| python.path().join("site-packages/nvidia/cu13/bin/nvcc"))

@@ -66,7 +66,9 @@ fn hash(root: &Path, path: &Path) -> Result<String> {
         for name in text.lines().filter_map(included) {
             match [beside.join(name), root.join(name)].into_iter().find(|p| p.is_file()) {
                 Some(header) => todo.push(header),
-                None => bail!("{} includes \"{name}\", which is not beside it nor under {}", path.display(), root.display()),
+                None => {
+                    bail!("{} includes \"{name}\", which is not beside it nor under {}", path.display(), root.display())
+                }
             }
         }
         seen.insert(key, text);
