@@ -4,7 +4,6 @@
 //! wrapper; above them the weights' layouts, the memory plan, fusing, capture and the rank that runs steps.
 
 pub mod driver;
-#[path = "../kernels/mod.rs"]
 pub mod kernels;
 
 pub use driver::{DeviceInfo, NoGpu};
