@@ -35,6 +35,11 @@ pub trait Backend: Send {
     /// One line: the device, and what is peculiar about how it runs.
     fn describe(&self) -> String;
 
+    /// Whether [`Backend::submit`] returns before the step is done, so that starting the next one early pays.
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+
     /// Starts a step. Every index in it has been checked by [`Step::check`]. May return before it is done.
     fn submit(&mut self, step: Arc<Step>) -> Result<(), BackendError>;
 

@@ -162,11 +162,10 @@ impl<'a> Builder<'a> {
         let name = if c.tied { "token_embd.weight" } else { "output.weight" };
         let weight = self.weight(name, c.vocabulary, c.hidden, Split::RowsUneven)?;
         let held = self.program.weight(weight);
-        self.program.vocabulary_start = match held.slice {
-            Slice::Rows { start, .. } => start,
-            _ => 0,
-        };
-        let width = held.rows;
+        let (slice, width) = (held.slice, held.rows);
+        if let Slice::Rows { start, .. } = slice {
+            self.program.vocabulary_start = start;
+        }
         let logits = self.buffer("logits", Rows::Logits, width);
         self.push(Op::Linear { x: picked, weight, out: logits });
         self.push(Op::Sample { logits });

@@ -1,0 +1,13 @@
+//! The engine: ranks as worker threads, the pool of KV blocks, and the loop that turns a prompt into tokens.
+//!
+//! It speaks to devices only through [`tombolo_model::Backend`], opens no file and reads no clock.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod error;
+mod generate;
+mod workers;
+
+pub use blocks::BlockPool;
+pub use error::EngineError;
+pub use generate::{Context, Engine, Finish, Shape};

@@ -1,0 +1,239 @@
+//! The engine over fake ranks: what it submits, what it makes of answers, and what becomes of ranks that fail.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use tombolo_engine::{Engine, EngineError, Finish, Shape};
+use tombolo_model::{BLOCK_TOKENS, Backend, BackendError, Capacity, Sampling, Step, StepOutput, Token};
+
+const VOCABULARY: usize = 97;
+const CAPACITY: Capacity = Capacity { rows: 8, sequences: 4, context: 100, blocks: 8 };
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    Panics,
+    Silent,
+    Broken,
+    DrawsWrong,
+}
+
+/// A model whose next token is a hash of all tokens before it, read back out of "KV blocks": a wrong block table, a
+/// wrong position or a stale token gives another text.
+struct Fake {
+    cache: HashMap<(u32, usize), u32>,
+    answers: VecDeque<StepOutput>,
+    last: Vec<u32>,
+    asynchronous: bool,
+    fault: Fault,
+}
+
+impl Fake {
+    fn boxed(asynchronous: bool, fault: Fault) -> Box<dyn Backend> {
+        Box::new(Fake { cache: HashMap::new(), answers: VecDeque::new(), last: Vec::new(), asynchronous, fault })
+    }
+
+    fn draw(&self, table: &[u32], position: u32) -> u32 {
+        let hash = (0..=position as usize).fold(7u64, |hash, p| {
+            let token = self.cache[&(table[p / BLOCK_TOKENS], p % BLOCK_TOKENS)];
+            (hash * 31 + u64::from(token) + 1) % 1_000_003
+        });
+        (hash % VOCABULARY as u64) as u32
+    }
+}
+
+impl Backend for Fake {
+    fn describe(&self) -> String {
+        "fake".into()
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        self.asynchronous
+    }
+
+    fn submit(&mut self, step: Arc<Step>) -> Result<(), BackendError> {
+        match self.fault {
+            Fault::Panics => panic!("boom"),
+            Fault::Silent => {
+                let what = "all_reduce_add_norm".to_string();
+                return Err(BackendError::RankSilent { rank: 0, silent: 1, waited_ms: 5, what });
+            }
+            Fault::Broken => {
+                return Err(BackendError::Device { device: "fake".into(), message: "broke".into() });
+            }
+            _ => {}
+        }
+        let mut output = StepOutput::default();
+        for row in &step.rows {
+            let token = match row.token {
+                Token::Host(token) => token,
+                Token::Prev(index) => self.last[index as usize],
+            };
+            let table = &step.sequences[row.sequence as usize].tables[0];
+            let p = row.position as usize;
+            self.cache.insert((table[p / BLOCK_TOKENS], p % BLOCK_TOKENS), token);
+            if row.sample.is_some() {
+                let drawn = self.draw(table, row.position);
+                output.tokens.push(if self.fault == Fault::DrawsWrong { drawn ^ 1 } else { drawn });
+                if step.full_logits {
+                    output.logits.push(drawn as f32);
+                }
+            }
+        }
+        self.last = output.tokens.clone();
+        self.answers.push_back(output);
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<StepOutput, BackendError> {
+        Ok(self.answers.pop_front().expect("submitted before"))
+    }
+}
+
+fn engine(asynchronous: bool, faults: &[Fault]) -> Engine {
+    let ranks = faults.iter().map(|&f| Fake::boxed(asynchronous, f)).collect();
+    Engine::new(ranks, Shape { vocabulary: VOCABULARY, groups: 1 }, CAPACITY)
+}
+
+/// The text that the hash model must give, computed without any engine.
+fn expected(prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut all = prompt.to_vec();
+    for _ in 0..n {
+        let hash = all.iter().fold(7u64, |h, &t| (h * 31 + u64::from(t) + 1) % 1_000_003);
+        all.push((hash % VOCABULARY as u64) as u32);
+    }
+    all.split_off(prompt.len())
+}
+
+fn generate(engine: &mut Engine, prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut context = engine.open();
+    let mut text = Vec::new();
+    let on_token = |token| {
+        text.push(token);
+        ControlFlow::Continue(())
+    };
+    engine.generate(&mut context, prompt, &Sampling::GREEDY, n, on_token).unwrap();
+    engine.close(context);
+    text
+}
+
+#[test]
+fn a_prompt_longer_than_a_step_is_run_in_chunks() {
+    let prompt: Vec<u32> = (0..43).map(|i| i * 5 % 97).collect();
+    for asynchronous in [false, true] {
+        let mut engine = engine(asynchronous, &[Fault::None, Fault::None]);
+        assert_eq!(generate(&mut engine, &prompt, 40), expected(&prompt, 40));
+        assert_eq!(engine.free_blocks(), CAPACITY.blocks);
+    }
+}
+
+#[test]
+fn what_the_context_holds_is_not_run_again() {
+    for asynchronous in [false, true] {
+        let mut engine = engine(asynchronous, &[Fault::None]);
+        let mut context = engine.open();
+        let mut prompt = vec![3, 1, 4, 1, 5];
+        for turn in 0..3 {
+            let mut text = Vec::new();
+            let stop_at = 4 + turn;
+            let finish = engine
+                .generate(&mut context, &prompt, &Sampling::GREEDY, 20, |token| {
+                    text.push(token);
+                    if text.len() == stop_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                })
+                .unwrap();
+            assert_eq!(finish, Finish::Stopped);
+            assert_eq!(text, expected(&prompt, stop_at));
+            prompt.extend(&text);
+            assert_eq!(context.tokens(), &prompt[..prompt.len() - 1]);
+            prompt.push(turn as u32);
+        }
+        // An edited history is run from where it differs.
+        prompt[2] = 9;
+        assert_eq!(generate_in(&mut engine, &mut context, &prompt, 5), expected(&prompt, 5));
+    }
+}
+
+fn generate_in(engine: &mut Engine, context: &mut tombolo_engine::Context, prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut text = Vec::new();
+    engine
+        .generate(context, prompt, &Sampling::GREEDY, n, |token| {
+            text.push(token);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    text
+}
+
+#[test]
+fn many_contexts_decode_at_once() {
+    for asynchronous in [false, true] {
+        let mut engine = engine(asynchronous, &[Fault::None]);
+        let prompts: Vec<Vec<u32>> = (0..4).map(|i| (0..3 + i * 4).map(|j| i * 7 + j).collect()).collect();
+        let mut contexts: Vec<_> = prompts.iter().map(|_| engine.open()).collect();
+        let mut first = Vec::new();
+        for (context, prompt) in contexts.iter_mut().zip(&prompts) {
+            first.push(engine.prefill(context, prompt, &Sampling::GREEDY, false).unwrap().tokens[0]);
+        }
+        let last = engine.decode_greedy(&mut contexts, &first, 30).unwrap();
+        for ((context, prompt), last) in contexts.iter().zip(&prompts).zip(last) {
+            let mut all = prompt.clone();
+            all.extend(expected(prompt, 31));
+            assert_eq!(all.pop(), Some(last));
+            assert_eq!(context.tokens(), all);
+        }
+    }
+}
+
+#[test]
+fn the_context_ends_a_generation() {
+    for asynchronous in [false, true] {
+        let mut engine = engine(asynchronous, &[Fault::None]);
+        let prompt: Vec<u32> = (0..90).collect();
+        let text = generate(&mut engine, &prompt, 1000);
+        assert_eq!(text, expected(&prompt, CAPACITY.context - prompt.len() + 1));
+        let mut context = engine.open();
+        let too_long = engine.generate(&mut context, &[1; 101], &Sampling::GREEDY, 1, |_| ControlFlow::Continue(()));
+        assert!(matches!(too_long, Err(EngineError::PromptTooLong { tokens: 101, context: 100 })));
+        let empty = engine.generate(&mut context, &[], &Sampling::GREEDY, 1, |_| ControlFlow::Continue(()));
+        assert!(matches!(empty, Err(EngineError::EmptyPrompt)));
+        assert_eq!(engine.free_blocks(), CAPACITY.blocks);
+    }
+}
+
+#[test]
+fn blocks_run_out_with_an_error_that_loses_nothing() {
+    let mut engine = engine(false, &[Fault::None]);
+    let mut contexts: Vec<_> = (0..3).map(|_| engine.open()).collect();
+    let mut failed = 0;
+    for context in &mut contexts {
+        match engine.prefill(context, &[1; 96], &Sampling::GREEDY, false) {
+            Ok(_) => {}
+            Err(EngineError::NoBlocks { blocks: 8 }) => failed += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(failed, 1);
+    contexts.into_iter().for_each(|c| engine.close(c));
+    assert_eq!(engine.free_blocks(), CAPACITY.blocks);
+}
+
+#[test]
+fn a_rank_that_fails_is_named() {
+    let check = |faults: &[Fault], want: &str| {
+        let mut engine = engine(false, faults);
+        let mut context = engine.open();
+        let error = engine.generate(&mut context, &[1, 2], &Sampling::GREEDY, 4, |_| ControlFlow::Continue(()));
+        assert_eq!(error.unwrap_err().to_string(), want);
+    };
+    check(&[Fault::None, Fault::Panics], "rank 1 stopped: panicked: boom");
+    check(&[Fault::Silent, Fault::Broken], "rank 1: fake: broke");
+    check(
+        &[Fault::Silent, Fault::None],
+        "rank 0: rank 0 waited 5 ms for rank 1 in all_reduce_add_norm: it died or never arrived",
+    );
+    let mut engine = engine(false, &[Fault::None, Fault::DrawsWrong]);
+    let mut context = engine.open();
+    let error = engine.prefill(&mut context, &[1], &Sampling::GREEDY, false).unwrap_err();
+    assert!(matches!(error, EngineError::RanksDisagree { rank: 1, .. }));
+}
