@@ -1,0 +1,36 @@
+// The first and the last kernel of every step. Host and device talk through two pinned blocks each way, used in turn:
+// which one is counted on the device, so that one recorded graph serves both.
+//
+// take_input: copies `words` 16-byte words from pinned block (count & 1) to the input block in device memory.
+// give_output: copies the samples to pinned block (count & 1), then counts the step.
+// Bytes: those of the blocks, over PCIe. Floor: one PCIe round trip, 1.0 to 1.5 us; bound by it up to some 16 KB.
+#include "../common/device.cuh"
+#include "../common/step.cuh"
+
+extern "C" __global__ void __launch_bounds__(256) take_input(const uint4* first, const uint4* second,
+                                                             const uint32_t* count, uint4* to, uint32_t words) {
+    common::launch_next();
+    common::wait_for_previous();
+    const uint4* from = *count & 1 ? second : first;
+    const uint32_t stride = gridDim.x * blockDim.x;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += stride) {
+        uint4 v;
+        // The host writes this block again before the next step that reads it: never from a cache.
+        asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "l"(from + i));
+        to[i] = v;
+    }
+}
+
+// One block.
+extern "C" __global__ void __launch_bounds__(1024) give_output(const uint32_t* from, uint32_t* first, uint32_t* second,
+                                                               uint32_t* count, uint32_t words) {
+    common::launch_next();
+    common::wait_for_previous();
+    const uint32_t held = *count;
+    uint32_t* to = held & 1 ? second : first;
+    for (uint32_t i = threadIdx.x; i < words; i += blockDim.x) to[i] = from[i];
+    __syncthreads();
+    if (threadIdx.x == 0) *count = held + 1;
+}
