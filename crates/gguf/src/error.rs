@@ -99,7 +99,9 @@ pub enum Fault {
     UnknownType { tensor: String, id: u32 },
     #[error("tensor {tensor:?} is at offset {data_offset}, no multiple of the alignment {alignment}")]
     UnalignedOffset { tensor: String, data_offset: u64, alignment: u64 },
-    #[error("tensor {tensor:?} ends {missing} bytes past the end of the file of {file_bytes} bytes (download incomplete?)")]
+    #[error(
+        "tensor {tensor:?} ends {missing} bytes past the end of the file of {file_bytes} bytes (download incomplete?)"
+    )]
     PastEnd { tensor: String, missing: u64, file_bytes: u64 },
     #[error("tensors {first:?} and {second:?} overlap by {bytes} bytes")]
     Overlap { first: String, second: String, bytes: u64 },

@@ -53,9 +53,7 @@ fn magic<R: Read>(c: &mut Cursor<R>) -> Result<(), GgufError> {
         [b'P', b'K', 3, 4] => "; it looks like a ZIP archive (PyTorch checkpoint?): convert the model to GGUF",
         [b'{', ..] => "; it looks like JSON: the model's GGUF file is wanted, not its description",
         b"FUGG" => "; a big-endian GGUF",
-        b"ggml" | b"lmgg" | b"tjgg" | b"fmgg" | b"GGML" => {
-            "; it looks like an old GGML model: convert the model anew"
-        }
+        b"ggml" | b"lmgg" | b"tjgg" | b"fmgg" | b"GGML" => "; it looks like an old GGML model: convert the model anew",
         [0x1f, 0x8b, ..] => "; it looks like gzip: decompress it first",
         [_, _, _, 0] => "; if it is a safetensors file, convert the model to GGUF",
         _ => "",
@@ -63,13 +61,7 @@ fn magic<R: Read>(c: &mut Cursor<R>) -> Result<(), GgufError> {
     Err(c.fail(Fault::BadMagic { found, hint }))
 }
 
-fn count<R: Read>(
-    c: &Cursor<R>,
-    what: &'static str,
-    count: u64,
-    bytes_min: u64,
-    limit: u64,
-) -> Result<(), GgufError> {
+fn count<R: Read>(c: &Cursor<R>, what: &'static str, count: u64, bytes_min: u64, limit: u64) -> Result<(), GgufError> {
     let remaining = c.remaining();
     let most = remaining / bytes_min;
     if count > most {

@@ -71,8 +71,9 @@ pub fn encode(values: &[f32; LEN], block: &mut [u8; BYTES]) {
     let groups = values.as_chunks::<GROUP>().0;
     let mut scales = [0f32; GROUPS];
     let mut mins = [0f32; GROUPS];
-    for (j, group) in groups.iter().enumerate() {
-        (scales[j], mins[j]) = fit(group);
+    let mut q = [0u8; LEN];
+    for (j, (group, q)) in groups.iter().zip(q.as_chunks_mut::<GROUP>().0).enumerate() {
+        (scales[j], mins[j]) = fit(group, q);
     }
     let largest = |a: &[f32; GROUPS]| a.iter().copied().fold(0f32, f32::max);
     let (max_scale, max_min) = (largest(&scales), largest(&mins));
@@ -87,12 +88,11 @@ pub fn encode(values: &[f32; LEN], block: &mut [u8; BYTES]) {
     block[4..16].copy_from_slice(&pack_scales(&s, &m));
 
     let (d, dm) = super_scales(block);
-    let mut q = [0u8; LEN];
-    for (j, group) in groups.iter().enumerate() {
+    for (j, (group, q)) in groups.iter().zip(q.as_chunks_mut::<GROUP>().0).enumerate() {
         let (scale, min) = (d * f32::from(s[j]), dm * f32::from(m[j]));
-        for (i, &v) in group.iter().enumerate() {
-            // Without a scale any integer decodes to the same.
-            q[j * GROUP + i] = if scale == 0.0 { 0 } else { nearest((v + min) / scale, 0, 15) as u8 };
+        // Without a scale all integers decode to the same: those of the fit stay, as in the reference.
+        if scale != 0.0 {
+            *q = group.map(|v| nearest((v + min) / scale, 0, 15) as u8);
         }
     }
     for (i, byte) in block[16..].iter_mut().enumerate() {
@@ -101,8 +101,9 @@ pub fn encode(values: &[f32; LEN], block: &mut [u8; BYTES]) {
     }
 }
 
-/// The scale and the negated minimum (both meant to be stored unsigned) of the best line through a group.
-fn fit(x: &[f32; GROUP]) -> (f32, f32) {
+/// The scale and the negated minimum (both meant to be stored unsigned) of the best line through a group, and the
+/// integers along it.
+fn fit(x: &[f32; GROUP], q: &mut [u8; GROUP]) -> (f32, f32) {
     const MOST: f32 = 15.0;
     const TRIES: i32 = 20;
     let mean_square = x.iter().fold(0f32, |sum, v| sum + v * v) / GROUP as f32;
@@ -121,27 +122,30 @@ fn fit(x: &[f32; GROUP]) -> (f32, f32) {
     if hi == lo {
         return (0.0, -lo);
     }
-    let level = |v: f32, steps_per_unit: f32| nearest(steps_per_unit * (v - lo), 0, 15) as f32;
-    let error = |scale: f32, min: f32, steps_per_unit: f32| {
-        x.iter().zip(&weights).fold(0f32, |sum, (&v, w)| {
-            let miss = scale * level(v, steps_per_unit) + min - v;
+    let level = |v: f32, steps_per_unit: f32, from: f32| nearest(steps_per_unit * (v - from), 0, 15) as u8;
+    let error = |scale: f32, min: f32, levels: &[u8; GROUP]| {
+        x.iter().zip(&weights).zip(levels).fold(0f32, |sum, ((&v, w), &l)| {
+            let miss = scale * f32::from(l) + min - v;
             sum + w * (miss * miss)
         })
     };
     let plain = MOST / (hi - lo);
     let (mut scale, mut min) = (inverse(plain), lo);
-    let mut least = error(scale, min, plain);
+    *q = x.map(|v| level(v, plain, min));
+    let mut least = error(scale, min, q);
     for attempt in 0..=TRIES {
-        let steps_per_unit = (-1.0 + 0.1 * attempt as f32 + MOST) / (hi - lo);
+        // The best minimum so far is where the next rounding starts from, as in the reference.
+        let steps_per_unit = (-1.0 + 0.1 * attempt as f32 + MOST) / (hi - min);
+        let levels = x.map(|v| level(v, steps_per_unit, min));
         let (mut sum_l, mut sum_ll, mut sum_xl) = (0f32, 0f32, 0f32);
-        for (&v, &w) in x.iter().zip(&weights) {
-            let l = level(v, steps_per_unit);
+        for ((&v, &w), &l) in x.iter().zip(&weights).zip(&levels) {
+            let l = f32::from(l);
             sum_l += w * l;
             sum_ll += w * l * l;
             sum_xl += w * l * v;
         }
         let determinant = sum_w * sum_ll - sum_l * sum_l;
-        if determinant <= 0.0 {
+        if determinant <= 0.0 || determinant.is_nan() {
             continue;
         }
         let mut this_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
@@ -150,9 +154,9 @@ fn fit(x: &[f32; GROUP]) -> (f32, f32) {
             this_min = 0.0;
             this_scale = sum_xl / sum_ll;
         }
-        let this_error = error(this_scale, this_min, steps_per_unit);
+        let this_error = error(this_scale, this_min, &levels);
         if this_error < least {
-            (least, scale, min) = (this_error, this_scale, this_min);
+            (least, scale, min, *q) = (this_error, this_scale, this_min, levels);
         }
     }
     (scale, -min)

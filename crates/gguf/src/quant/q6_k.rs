@@ -55,9 +55,10 @@ pub fn encode(values: &[f32; LEN], block: &mut [u8; BYTES]) {
     block.fill(0);
     let groups = values.as_chunks::<GROUP>().0;
     let mut fits = [0f32; GROUPS];
+    let mut stored = [0u8; LEN];
     let mut extreme = 0f32;
-    for (fitted, group) in fits.iter_mut().zip(groups) {
-        *fitted = fit(group);
+    for ((fitted, group), stored) in fits.iter_mut().zip(groups).zip(stored.as_chunks_mut::<GROUP>().0) {
+        *fitted = fit(group, stored);
         if fitted.abs() > extreme.abs() {
             extreme = *fitted;
         }
@@ -73,16 +74,17 @@ pub fn encode(values: &[f32; LEN], block: &mut [u8; BYTES]) {
     let (d, s) = (super_scale(block), scales(block));
     for (i, &v) in values.iter().enumerate() {
         let scale = d * f32::from(s[i / GROUP]);
-        let q = if scale == 0.0 { 0 } else { nearest(v / scale, -32, 31) };
-        let q = (q + 32) as u8;
+        // Without a scale all integers decode to the same: those of the fit stay, as in the reference.
+        let q = if scale == 0.0 { stored[i] } else { (nearest(v / scale, -32, 31) + 32) as u8 };
         let (low, low_shift, high, high_shift) = place(i);
         block[low] |= (q & 15) << low_shift;
         block[high] |= (q >> 4) << high_shift;
     }
 }
 
-/// The best scale for a group; negative where its value of largest magnitude is positive.
-fn fit(x: &[f32; GROUP]) -> f32 {
+/// The best scale for a group, negative where its value of largest magnitude is positive, and the integers `q` that go
+/// with it.
+fn fit(x: &[f32; GROUP], q: &mut [u8; GROUP]) -> f32 {
     const TRIES: i32 = 9;
     let mut extreme = 0f32;
     for &v in x {
@@ -91,6 +93,7 @@ fn fit(x: &[f32; GROUP]) -> f32 {
         }
     }
     if extreme.abs() < NOTHING {
+        q.fill(0);
         return 0.0;
     }
     // Weighted by the squares: large values are the ones that matter in a product.
@@ -100,18 +103,22 @@ fn fit(x: &[f32; GROUP]) -> f32 {
             (xl + w * v * l, ll + w * l * l)
         })
     };
-    let (xl, ll) = sums(-32.0 / extreme);
+    let mut steps = -32.0 / extreme;
+    let (xl, ll) = sums(steps);
     let mut scale = if ll == 0.0 { 0.0 } else { xl / ll };
     let mut best = scale * xl;
     for attempt in -TRIES..=TRIES {
         if attempt == 0 {
             continue;
         }
-        let (xl, ll) = sums(-(32.0 + 0.1 * attempt as f32) / extreme);
+        let steps_per_unit = -(32.0 + 0.1 * attempt as f32) / extreme;
+        let (xl, ll) = sums(steps_per_unit);
         if ll > 0.0 && xl * xl > best * ll {
             scale = xl / ll;
             best = scale * xl;
+            steps = steps_per_unit;
         }
     }
+    *q = x.map(|v| (nearest(steps * v, -32, 31) + 32) as u8);
     scale
 }
