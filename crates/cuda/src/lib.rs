@@ -1,9 +1,32 @@
 //! The backend for NVIDIA GPUs, and the only crate that touches the driver.
 //!
 //! `driver` holds the driver API as owned values; `kernels` one folder per operation, the CUDA source beside its launch
-//! wrapper; above them the weights' layouts, the memory plan, fusing, capture and the rank that runs steps.
+//! wrapper; `collective` what ranks say to each other. Above them a program becomes nodes (`fuse`), nodes become launches
+//! (`run`) over planned memory (`plan`), and a `rank` records and replays them. `load` puts all of it together.
 
+pub mod collective;
 pub mod driver;
+mod error;
+pub mod fuse;
+pub mod input;
 pub mod kernels;
+mod load;
+pub mod plan;
+mod rank;
+mod run;
+mod sampled;
+mod upload;
 
+pub use collective::Transport;
 pub use driver::{DeviceInfo, NoGpu};
+pub use error::{LoadError, device_name};
+pub use load::{Options, load};
+
+/// The GPUs of this machine.
+///
+/// # Errors
+/// Why none can be used: no driver, none that is new enough, no device, or no kernels in this build.
+pub fn devices() -> Result<Vec<DeviceInfo>, NoGpu> {
+    let devices = driver::Device::list()?;
+    if driver::Kernels::are_built() { Ok(devices) } else { Err(NoGpu::NoKernels) }
+}

@@ -43,7 +43,7 @@ pub(super) unsafe fn launch(s: &Stream, kernel: &Kernel, launch: &Launch, args: 
     let mut attributes = [none(), none()];
     let mut count = 0;
     // Devices before 9.0 have neither.
-    if launch.pdl && s.device().info.capability.0 >= 9 {
+    if launch.pdl && s.overlap() && s.device().info.capability.0 >= 9 {
         attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attributes[count].value.programmaticStreamSerializationAllowed = 1;
         count += 1;

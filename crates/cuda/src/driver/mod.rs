@@ -12,6 +12,7 @@ mod graph;
 mod launch;
 mod library;
 mod module;
+pub mod nccl;
 mod peer;
 mod pinned;
 mod stream;

@@ -4,12 +4,14 @@ use super::error::{CudaError, cu};
 use super::{Args, Device, DevicePtr, Event, Kernel, Launch};
 use cudarc::driver::sys;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A queue of work of one device. Used by one thread at a time.
 #[derive(Debug)]
 pub struct Stream {
     device: Arc<Device>,
     raw: sys::CUstream,
+    overlap: AtomicBool,
 }
 
 // SAFETY: a stream handle may be used from any thread; `&mut`-free use is serialised by the driver.
@@ -28,12 +30,22 @@ impl Stream {
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current; `raw` is a valid place to write.
         unsafe { cu!(device.ordinal(), cuStreamCreate(&mut raw, flags)) }?;
-        Ok(Self { device: device.clone(), raw })
+        Ok(Self { device: device.clone(), raw, overlap: AtomicBool::new(true) })
     }
 
     /// Its device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Whether launches may overlap the kernel before them as they ask for ([`Launch::pdl`]). Off where several ranks
+    /// share a device: kernels that wait early hold the room that the other rank's need.
+    pub fn set_overlap(&self, on: bool) {
+        self.overlap.store(on, Ordering::Relaxed);
+    }
+
+    pub(super) fn overlap(&self) -> bool {
+        self.overlap.load(Ordering::Relaxed)
     }
 
     /// The driver's handle, for libraries that take one.

@@ -5,8 +5,12 @@
 //! launches: the memory behind its addresses is its caller's word.
 
 pub mod add_norm;
+pub mod all_reduce;
+pub mod attention;
 pub mod embed;
 pub mod gather_rows;
+pub mod linear;
 pub mod rms_norm;
+pub mod sample;
 pub mod silu_mul;
 pub mod step;

@@ -33,6 +33,8 @@ pub struct Embed {
 pub unsafe fn embed(stream: &Stream, kernels: &Kernels, e: &Embed, rows: usize) -> Result<(), CudaError> {
     let args = Args::new().ptr(e.step).ptr(e.tokens).ptr(e.previous).ptr(e.table);
     let args = args.u32(e.ty).u32(e.row_bytes).u32(e.cols).ptr(e.out);
+    // Not before the kernel before it has ended: later kernels read the step's input without waiting for it.
+    let launch = Launch { pdl: false, ..Launch::new(rows as u32, 256) };
     // SAFETY: the arguments are the kernel's; the rest is the caller's.
-    unsafe { stream.launch(kernels.get("embed"), &Launch::new(rows as u32, 256), &args) }
+    unsafe { stream.launch(kernels.get("embed"), &launch, &args) }
 }

@@ -2,7 +2,8 @@
 // which one is counted on the device, so that one recorded graph serves both.
 //
 // take_input: copies `words` 16-byte words from pinned block (count & 1) to the input block in device memory.
-// give_output: copies the samples to pinned block (count & 1), then counts the step.
+// give_output: copies the samples, and the summaries that the host has to draw from, to pinned block (number & 1), and
+// counts the step.
 // Bytes: those of the blocks, over PCIe. Floor: one PCIe round trip, 1.0 to 1.5 us; bound by it up to some 16 KB.
 #include "../common/device.cuh"
 #include "../common/step.cuh"
@@ -23,14 +24,21 @@ extern "C" __global__ void __launch_bounds__(256) take_input(const uint4* first,
     }
 }
 
-// One block.
-extern "C" __global__ void __launch_bounds__(1024) give_output(const uint32_t* from, uint32_t* first, uint32_t* second,
-                                                               uint32_t* count, uint32_t words) {
+// grid: logits rows (at least one). `summaries`: per row `words` 16-byte words, wanted only where the row is not greedy.
+extern "C" __global__ void __launch_bounds__(128) give_output(const StepHead* step, const float* inverse,
+                                                              const uint32_t* tokens, const uint4* summaries,
+                                                              uint32_t words, uint4* first, uint4* second,
+                                                              uint32_t token_words, uint32_t* count) {
     common::launch_next();
     common::wait_for_previous();
-    const uint32_t held = *count;
-    uint32_t* to = held & 1 ? second : first;
-    for (uint32_t i = threadIdx.x; i < words; i += blockDim.x) to[i] = from[i];
-    __syncthreads();
-    if (threadIdx.x == 0) *count = held + 1;
+    const uint32_t row = blockIdx.x, number = step->number;
+    // Nothing else of this step reads the count: its first kernel did, the next step's will.
+    if (row == 0 && threadIdx.x == 0) *count = number + 1;
+    if (row >= step->logits) return;
+    uint4* to = number & 1 ? second : first;
+    if (threadIdx.x == 0) reinterpret_cast<uint32_t*>(to)[row] = tokens[row];
+    if (!(inverse[row] > 0.f)) return;
+    to += token_words + size_t(row) * words;
+    summaries += size_t(row) * words;
+    for (uint32_t i = threadIdx.x; i < words; i += blockDim.x) to[i] = summaries[i];
 }
