@@ -1,1 +1,24 @@
-//! stub
+//! Text: the tokenizer, incremental detokenisation and the chat template, all read from a model file's metadata.
+//!
+//! The metadata are untrusted input: every id, count and length in them is checked before anything is built on it, and
+//! whatever a template does is metered. [`limits`] holds every bound.
+//!
+//! Not here: reading the file (`gguf`), and requests, stops or streaming (`engine` and above).
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod clock;
+mod error;
+mod json;
+pub mod limits;
+mod meter;
+mod pre;
+mod stream;
+mod template;
+mod tokenizer;
+mod vocabulary;
+
+pub use error::TextError;
+pub use stream::DecodeStream;
+pub use template::{ChatTemplate, Message};
+pub use tokenizer::Tokenizer;

@@ -1,0 +1,111 @@
+//! What can be wrong with the text parts of a model file, or with a request to encode or render.
+
+/// A fault in the vocabulary or template of a file, or a request beyond the limits. Each prints as one line.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TextError {
+    /// The file has no vocabulary: its model speaks token ids only.
+    #[error("this file has no vocabulary (tokenizer.ggml.model is absent or `none`): give token ids instead of text")]
+    NoVocabulary,
+    /// The kind of tokenizer is not known here.
+    #[error("tokenizer.ggml.model `{model}` is not supported (supported: gpt2, that is byte-level BPE)")]
+    UnsupportedModel {
+        /// What the file says.
+        model: String,
+    },
+    /// The pre-tokenizer is not known here. Splitting text by a wrong rule would give wrong tokens silently.
+    #[error("tokenizer.ggml.pre `{pre}` is not supported (supported: {supported})")]
+    UnsupportedPre {
+        /// What the file says, empty if nothing.
+        pre: String,
+        /// The names that are supported.
+        supported: String,
+    },
+    /// A key that the tokenizer needs is missing or has another type.
+    #[error("metadata key `{key}` is missing or not {expected}")]
+    Key {
+        /// The key.
+        key: &'static str,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A count in the file is beyond what is accepted.
+    #[error("{what}: {count} is more than the {limit} accepted")]
+    TooMany {
+        /// What was counted, with its unit.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Tokens and their types are not equally many.
+    #[error("tokenizer.ggml.token_type has {types} entries for {tokens} tokens")]
+    TypesLength {
+        /// Entries of `tokenizer.ggml.tokens`.
+        tokens: usize,
+        /// Entries of `tokenizer.ggml.token_type`.
+        types: usize,
+    },
+    /// A token's type is none of 1 to 6.
+    #[error("token {id} has type {ty}; types are 1 to 6")]
+    TokenType {
+        /// The token.
+        id: u32,
+        /// Its type in the file.
+        ty: i64,
+    },
+    /// Two ids have the same spelling.
+    #[error("tokens {first} and {second} are both spelled {spelling:?}")]
+    DuplicateToken {
+        /// The lower id.
+        first: u32,
+        /// The higher id.
+        second: u32,
+        /// The spelling, cut short if long.
+        spelling: String,
+    },
+    /// A merge is not two tokens that make a third.
+    #[error("merge {index} ({merge:?}) {fault}")]
+    Merge {
+        /// Its place in `tokenizer.ggml.merges`, from 0.
+        index: usize,
+        /// The merge, cut short if long.
+        merge: String,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
+    /// A special token's id lies outside the vocabulary.
+    #[error("{key} is {id}, but the vocabulary has {vocabulary} tokens")]
+    SpecialId {
+        /// The key that holds the id.
+        key: &'static str,
+        /// The id in the file.
+        id: i64,
+        /// The size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// The library that merges refused a text or the vocabulary.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The template is not valid Jinja.
+    #[error("tokenizer.chat_template does not parse: {0}")]
+    TemplateSyntax(String),
+    /// The template stopped by its own `raise_exception`, or used something that is not there.
+    #[error("chat template failed: {0}")]
+    Template(String),
+    /// The template asked for more work or memory than a template may.
+    #[error("chat template stopped: it asked for more than {fuel} units of work, so it never ends or grows without bound")]
+    TemplateFuel {
+        /// The budget it had.
+        fuel: u64,
+    },
+}
+
+/// A spelling short enough for one line.
+pub(crate) fn shorten(text: &str) -> String {
+    const CHARS_MAX: usize = 40;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

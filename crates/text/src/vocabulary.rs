@@ -1,0 +1,176 @@
+//! The vocabulary as the file gives it, checked: tokens and their types, merges, and the ids with a meaning.
+//! How a text becomes tokens is not here but in `tokenizer`.
+
+use std::collections::HashMap;
+
+use tombolo_gguf::{Metadata, Value};
+
+use crate::error::shorten;
+use crate::{TextError, limits};
+
+/// What a token is for; the numbers are GGUF's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Normal,
+    Unknown,
+    /// Steers the model; matched in a text only on request, and not shown to people.
+    Control,
+    /// Added to the vocabulary by hand: always matched verbatim, shown.
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+impl Kind {
+    fn from_id(id: i64) -> Option<Self> {
+        Some(match id {
+            1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => return None,
+        })
+    }
+}
+
+/// A merge: the ids of its two halves. Its place in the list is its rank; the third token is spelled by both.
+pub(crate) type Merge = (u32, u32);
+
+/// The vocabulary of one file.
+#[derive(Debug)]
+pub(crate) struct Vocabulary<'f> {
+    /// Spellings by id.
+    pub(crate) tokens: &'f [String],
+    /// Kinds by id; all normal where the file does not say.
+    pub(crate) kinds: Vec<Kind>,
+    /// Ids by spelling. Tokens without one are left out.
+    pub(crate) ids: HashMap<&'f str, u32>,
+    /// Merges, best first.
+    pub(crate) merges: Vec<Merge>,
+    /// Ids with a meaning.
+    pub(crate) special: Special,
+}
+
+/// The ids of the tokens that a file names by key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Special {
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    pub(crate) eot: Option<u32>,
+    pub(crate) eom: Option<u32>,
+    pub(crate) unknown: Option<u32>,
+    pub(crate) padding: Option<u32>,
+}
+
+impl<'f> Vocabulary<'f> {
+    /// Reads and checks what byte-level BPE needs.
+    pub(crate) fn read(metadata: &'f Metadata) -> Result<Self, TextError> {
+        let tokens = metadata
+            .strings("tokenizer.ggml.tokens")
+            .ok_or(TextError::Key { key: "tokenizer.ggml.tokens", expected: "an array of strings" })?;
+        at_most("tokenizer.ggml.tokens, entries", tokens.len(), limits::VOCABULARY_TOKENS_MAX)?;
+        let ids = ids_by_spelling(tokens)?;
+        Ok(Self {
+            tokens,
+            kinds: kinds(metadata, tokens.len())?,
+            merges: merges(metadata, &ids)?,
+            ids,
+            special: Special::read(metadata, tokens.len())?,
+        })
+    }
+}
+
+fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), TextError> {
+    if count > limit { Err(TextError::TooMany { what, count, limit }) } else { Ok(()) }
+}
+
+fn ids_by_spelling(tokens: &[String]) -> Result<HashMap<&str, u32>, TextError> {
+    let mut ids = HashMap::with_capacity(tokens.len());
+    for (id, token) in (0u32..).zip(tokens) {
+        at_most("a token's spelling, bytes", token.len(), limits::TOKEN_BYTES_MAX)?;
+        if token.is_empty() {
+            continue; // a hole: nothing encodes to it, and it decodes to nothing
+        }
+        if let Some(first) = ids.insert(token.as_str(), id) {
+            return Err(TextError::DuplicateToken { first, second: id, spelling: shorten(token) });
+        }
+    }
+    Ok(ids)
+}
+
+fn kinds(metadata: &Metadata, tokens: usize) -> Result<Vec<Kind>, TextError> {
+    const KEY: &str = "tokenizer.ggml.token_type";
+    if metadata.get(KEY).is_none() {
+        return Ok(vec![Kind::Normal; tokens]);
+    }
+    let types = metadata.i64s(KEY).ok_or(TextError::Key { key: KEY, expected: "an array of integers" })?;
+    if types.len() != tokens {
+        return Err(TextError::TypesLength { tokens, types: types.len() });
+    }
+    let kind = |(id, ty)| Kind::from_id(ty).ok_or(TextError::TokenType { id, ty });
+    (0u32..).zip(types).map(kind).collect()
+}
+
+fn merges(metadata: &Metadata, ids: &HashMap<&str, u32>) -> Result<Vec<Merge>, TextError> {
+    const KEY: &str = "tokenizer.ggml.merges";
+    let lines = metadata.strings(KEY).ok_or(TextError::Key { key: KEY, expected: "an array of strings" })?;
+    at_most("tokenizer.ggml.merges, entries", lines.len(), limits::MERGES_MAX)?;
+    let mut merged = String::new();
+    let mut merge = |line: &str| {
+        // The left half may itself be a space, so the first place for the separator is behind one character.
+        let from = line.chars().next().map_or(0, char::len_utf8);
+        let (left, right) = match line[from..].find(' ') {
+            Some(at) => (&line[..from + at], &line[from + at + 1..]),
+            None => return Err("has no space between its halves"),
+        };
+        let id = |half: &str| ids.get(half).copied().ok_or("names a token that the vocabulary does not have");
+        let pair = (id(left)?, id(right)?);
+        merged.clear();
+        merged.push_str(left);
+        merged.push_str(right);
+        id(&merged).map_err(|_| "makes a token that the vocabulary does not have").map(|_| pair)
+    };
+    let numbered = lines.iter().enumerate();
+    numbered
+        .map(|(index, line)| merge(line).map_err(|fault| TextError::Merge { index, merge: shorten(line), fault }))
+        .collect()
+}
+
+impl Special {
+    fn read(metadata: &Metadata, vocabulary: usize) -> Result<Self, TextError> {
+        let id = |key: &'static str| special_id(metadata, key, vocabulary);
+        Ok(Self {
+            bos: id("tokenizer.ggml.bos_token_id")?,
+            eos: id("tokenizer.ggml.eos_token_id")?,
+            eot: id("tokenizer.ggml.eot_token_id")?,
+            eom: id("tokenizer.ggml.eom_token_id")?,
+            unknown: id("tokenizer.ggml.unknown_token_id")?,
+            padding: id("tokenizer.ggml.padding_token_id")?,
+        })
+    }
+}
+
+fn special_id(metadata: &Metadata, key: &'static str, vocabulary: usize) -> Result<Option<u32>, TextError> {
+    let Some(value) = metadata.get(key) else { return Ok(None) };
+    let id = match *value {
+        Value::U8(id) => i64::from(id),
+        Value::I8(id) => i64::from(id),
+        Value::U16(id) => i64::from(id),
+        Value::I16(id) => i64::from(id),
+        Value::U32(id) => i64::from(id),
+        Value::I32(id) => i64::from(id),
+        Value::U64(id) => i64::try_from(id).unwrap_or(i64::MAX),
+        Value::I64(id) => id,
+        _ => return Err(TextError::Key { key, expected: "an integer" }),
+    };
+    // Some writers say "none" with -1, or with its 32 bits read as unsigned.
+    if id == -1 || id == i64::from(u32::MAX) {
+        return Ok(None);
+    }
+    match u32::try_from(id) {
+        Ok(id) if (id as usize) < vocabulary => Ok(Some(id)),
+        _ => Err(TextError::SpecialId { key, id, vocabulary }),
+    }
+}
