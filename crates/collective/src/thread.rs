@@ -134,6 +134,12 @@ impl ThreadRank {
         Ok(())
     }
 
+    /// Takes leave before the end is dropped: ranks that wait for this one get [`Silent`] at once.
+    pub fn leave(&mut self) {
+        self.shared.places[self.rank].gone.store(true, Ordering::SeqCst);
+        self.shared.wake_parked();
+    }
+
     /// Publishes `mine` and waits until every rank has published its own.
     fn meet(&mut self, mine: &[u8]) -> Result<(), Silent> {
         if let Some(silent) = self.broken {
@@ -178,8 +184,7 @@ impl ThreadRank {
 
 impl Drop for ThreadRank {
     fn drop(&mut self) {
-        self.shared.places[self.rank].gone.store(true, Ordering::SeqCst);
-        self.shared.wake_parked();
+        self.leave();
     }
 }
 

@@ -1,0 +1,184 @@
+//! Kernels, by tier: the same functions compiled for what a processor can do. The tier is chosen once, at load.
+//!
+//! All tiers give the same bits, so that a result depends neither on the machine nor on how many rows were computed
+//! together. No weights, threads or programs live here.
+
+mod lanes;
+mod scalar;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_dot;
+
+pub(crate) use tile::{ActBlock, ActRow, Kind, QUANT, ROWS_MAX, TILE};
+use tombolo_model::BLOCK_TOKENS;
+
+/// Positions of a KV block, which attention folds in at once.
+pub(crate) const BLOCK: usize = BLOCK_TOKENS;
+
+/// A processor's abilities, as far as kernels differ by them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// Any processor.
+    Scalar,
+    /// x86 with AVX2, FMA and F16C.
+    Avx2,
+    /// That and AVX-512 VL with VNNI.
+    Avx512Vnni,
+}
+
+impl Tier {
+    /// What this processor can run, the best last.
+    pub fn available() -> Vec<Self> {
+        #[allow(unused_mut)]
+        let mut tiers = vec![Self::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+            tiers.push(Self::Avx2);
+            let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl");
+            if wide && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni") {
+                tiers.push(Self::Avx512Vnni);
+            }
+        }
+        tiers
+    }
+
+    /// The best that this processor can run.
+    pub fn best() -> Self {
+        Self::available().last().copied().unwrap_or(Self::Scalar)
+    }
+
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Scalar => "scalar",
+            Tier::Avx2 => "AVX2",
+            Tier::Avx512Vnni => "AVX-512 VNNI",
+        }
+    }
+}
+
+/// Query heads that share a KV head, and their running softmax over the positions seen so far.
+pub(crate) struct Heads {
+    /// Values per head.
+    pub(crate) dim: usize,
+    /// `[heads, dim]`.
+    pub(crate) q: Vec<f32>,
+    /// `[heads, dim]`: `Σ exp(score − max) · v`.
+    pub(crate) out: Vec<f32>,
+    /// Per head the largest score so far, and `Σ exp(score − max)`.
+    pub(crate) state: Vec<(f32, f32)>,
+}
+
+impl Heads {
+    pub(crate) const fn new() -> Self {
+        Self { dim: 0, q: Vec::new(), out: Vec::new(), state: Vec::new() }
+    }
+
+    /// Forgets everything; queries of `dim` values come next.
+    pub(crate) fn clear(&mut self, dim: usize) {
+        self.dim = dim;
+        self.q.clear();
+        self.out.clear();
+        self.state.clear();
+    }
+
+    /// Adds a query head that has seen nothing.
+    pub(crate) fn push(&mut self, q: &[f32]) {
+        self.q.extend_from_slice(q);
+        self.out.resize(self.q.len(), 0.0);
+        self.state.push((f32::NEG_INFINITY, 0.0));
+    }
+}
+
+/// Declares the table of kernels, and one table per tier: `lanes` compiled with the tier's instructions, and the tier's
+/// tile kernel.
+macro_rules! kernels {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        /// The kernels of one tier.
+        pub(crate) struct Kernels {
+            /// Which.
+            pub(crate) tier: Tier,
+            /// `out[r][row of the tile] = tile · acts[r]` for each of the 1 to [`ROWS_MAX`] rows in `acts`.
+            pub(crate) tile: fn(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]),
+            $($(#[$doc])* pub(crate) $name: fn($($arg: $ty),*) $(-> $ret)?,)*
+        }
+
+        static SCALAR: Kernels = Kernels {
+            tier: Tier::Scalar,
+            tile: scalar::tile,
+            $($name: |$($arg: $ty),*| lanes::$name($($arg),*),)*
+        };
+
+        #[cfg(target_arch = "x86_64")]
+        kernels!(@x86 AVX2, Avx2, "avx2,fma,f16c", $(fn $name($($arg: $ty),*) $(-> $ret)?;)*);
+        #[cfg(target_arch = "x86_64")]
+        kernels!(@x86 AVX512_VNNI, Avx512Vnni, "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512vnni",
+            $(fn $name($($arg: $ty),*) $(-> $ret)?;)*);
+    };
+    (@x86 $table:ident, $tier:ident, $features:literal,
+        $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        static $table: Kernels = {
+            #[target_feature(enable = $features)]
+            fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]) {
+                // SAFETY: this function has the tier's instructions.
+                unsafe { x86::tile::<x86_dot::$tier>(kind, tile, acts, out) }
+            }
+            $(
+                #[target_feature(enable = $features)]
+                fn $name($($arg: $ty),*) $(-> $ret)? {
+                    lanes::$name($($arg),*)
+                }
+            )*
+            Kernels {
+                tier: Tier::$tier,
+                // SAFETY: `Kernels::of` hands out a table only where the processor has its tier.
+                tile: |kind, bytes, acts, out| unsafe { tile(kind, bytes, acts, out) },
+                $(
+                    // SAFETY: as above.
+                    $name: |$($arg: $ty),*| unsafe { $name($($arg),*) },
+                )*
+            }
+        };
+    };
+}
+
+kernels! {
+    /// `Σ a·b`.
+    fn dot(a: &[f32], b: &[f32]) -> f32;
+    /// One weight row times four rows; each result has the bits of `dot`.
+    fn dot4(w: &[f32], x: [&[f32]; 4]) -> [f32; 4];
+    /// `x = x / sqrt(mean(x²) + eps) ⊙ weight`.
+    fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32);
+    /// `sum += x`.
+    fn add(sum: &mut [f32], x: &[f32]);
+    /// `out = gate / (1 + exp(-gate)) ⊙ up`.
+    fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// Turns pairs `(2j, 2j + 1)` of one head by `[cos, sin]`.
+    fn rope_interleaved(head: &mut [f32], turns: &[[f32; 2]]);
+    /// Turns pairs `(j, j + turns.len())` of one head.
+    fn rope_half_split(head: &mut [f32], turns: &[[f32; 2]]);
+    /// A row as 8-bit integers with a scale per 32.
+    fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]);
+    /// Folds the first `valid[i]` positions of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
+    fn attend(heads: &mut Heads, valid: &[usize], k: &[f32], v: &[f32], scale: f32);
+    /// Where the first of the largest values is.
+    fn argmax(x: &[f32]) -> usize;
+}
+
+impl Kernels {
+    /// The kernels of a tier, if this processor has it.
+    pub(crate) fn of(tier: Tier) -> Option<&'static Self> {
+        let table: &'static Self = match tier {
+            Tier::Scalar => &SCALAR,
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => &AVX2,
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512Vnni => &AVX512_VNNI,
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => return None,
+        };
+        Tier::available().contains(&tier).then_some(table)
+    }
+}

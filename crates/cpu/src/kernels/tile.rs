@@ -1,0 +1,85 @@
+//! The layout of quantized weights in memory, and what one kernel call computes on it.
+//!
+//! Weights are cut into tiles of 8 rows over all columns. Within a tile the rows' quants are interleaved four columns
+//! at a time, so that one 32-byte load holds 4 columns of 8 rows, each row's sum stays in its own lane, and no sum has
+//! to be folded across a register. A tile is one stream of bytes, read from first to last:
+//!
+//! | kind | columns | bytes, in order |
+//! |---|---|---|
+//! | Q4_0 | 32 | half d[8]; nibbles[4 groups][8 rows][4]: low columns 0–15, high 16–31 |
+//! | Q4_1 | 32 | half d[8]; half m[8]; nibbles as Q4_0 |
+//! | Q8_0 | 32 | half d[8]; i8 q[8 groups][8 rows][4] |
+//! | Q4_K | 256 | half d[8]; half dm[8]; u8 s[8 sub-blocks][8 rows]; u8 m[8][8]; nibbles[4 chunks][8 groups][8 rows][4]: low sub-block 2c, high 2c + 1 |
+//! | Q6_K | 256 | half d[8]; i8 s[16][8 rows]; per chunk of 64: nibbles[8 groups][8 rows][4] as Q4_K, then bit pairs[4][8][4]: of group g of sub-block h in byte vector g % 4, shifted by 4h + 2(g / 4) |
+//!
+//! Activations are quantized per 32 values ([`ActBlock`]); products are summed in integers within a group of columns
+//! that shares a scale and then folded into an f32 sum, one fused multiply-add per group, in the order of the columns.
+//! That order is all that a result depends on.
+
+/// Rows of a tile.
+pub(crate) const TILE: usize = 8;
+/// Most activation rows of one kernel call.
+pub(crate) const ROWS_MAX: usize = 4;
+/// Values that share a scale in a quantized activation.
+pub(crate) const QUANT: usize = 32;
+
+/// Scale and sums of 32 quantized activations.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub(crate) struct ActBlock {
+    /// Value of one step.
+    pub(crate) scale: f32,
+    /// `scale · Σ q`.
+    pub(crate) weighted: f32,
+    /// `Σ q` of the first 16.
+    pub(crate) low: i32,
+    /// `Σ q` of the last 16.
+    pub(crate) high: i32,
+}
+
+/// Quantized activations of one row.
+#[derive(Clone, Copy)]
+pub(crate) struct ActRow<'a> {
+    /// `[cols]`.
+    pub(crate) quants: &'a [i8],
+    /// `[cols / 32]`.
+    pub(crate) blocks: &'a [ActBlock],
+}
+
+/// How a tile is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+pub(crate) enum Kind {
+    Q4_0,
+    Q4_1,
+    Q8_0,
+    Q4_K,
+    Q6_K,
+}
+
+impl Kind {
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 5] = [Self::Q4_0, Self::Q4_1, Self::Q8_0, Self::Q4_K, Self::Q6_K];
+
+    /// Columns of one block.
+    pub(crate) const fn block_cols(self) -> usize {
+        match self {
+            Kind::Q4_0 | Kind::Q4_1 | Kind::Q8_0 => 32,
+            Kind::Q4_K | Kind::Q6_K => 256,
+        }
+    }
+
+    /// Bytes of one block of all 8 rows.
+    pub(crate) const fn block_bytes(self) -> usize {
+        match self {
+            Kind::Q4_0 => 16 + 128,
+            Kind::Q4_1 => 32 + 128,
+            Kind::Q8_0 => 16 + 256,
+            Kind::Q4_K => 32 + 128 + 1024,
+            Kind::Q6_K => 16 + 128 + 1536,
+        }
+    }
+}
+
+/// `out[r][row of the tile] = tile · acts[r]` for every one of the 1 to [`ROWS_MAX`] rows in `acts`.
+pub(crate) type TileFn = fn(tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]);

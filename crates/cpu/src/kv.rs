@@ -1,0 +1,109 @@
+//! The KV cache: blocks of positions, laid out for attention.
+//!
+//! Per layer, block and KV head: keys as `[head_dim, BLOCK]`, so that the scores of a block's positions are sums side
+//! by side, and values as `[BLOCK, head_dim]`.
+
+use crate::kernels::BLOCK;
+use crate::memory::Memory;
+use half::f16;
+use half::slice::{HalfFloatSliceExt, HalfBitsSliceExt};
+use tombolo_model::KvGroup;
+
+/// The cache of one KV group.
+pub(crate) struct Kv {
+    heads: usize,
+    dim: usize,
+    blocks: usize,
+    keys: Store,
+    values: Store,
+}
+
+enum Store {
+    F32(Memory<f32>),
+    F16(Memory<u16>),
+}
+
+impl Store {
+    fn zeroed(len: usize, wide: bool) -> std::io::Result<Self> {
+        Ok(if wide { Self::F32(Memory::zeroed(len)?) } else { Self::F16(Memory::zeroed(len)?) })
+    }
+
+    /// Stores values from `start` on, `step` apart.
+    fn write(&mut self, start: usize, step: usize, values: &[f32]) {
+        match self {
+            Self::F32(cells) => {
+                cells[start..].iter_mut().step_by(step).zip(values).for_each(|(cell, &v)| *cell = v);
+            }
+            Self::F16(cells) => {
+                let cells = cells[start..].iter_mut().step_by(step);
+                cells.zip(values).for_each(|(cell, &v)| *cell = f16::from_f32(v).to_bits());
+            }
+        }
+    }
+
+    /// `len` neighbouring values; `scratch` is where they are widened if they must be.
+    fn read<'a>(&'a self, start: usize, len: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+        match self {
+            Self::F32(cells) => &cells[start..start + len],
+            Self::F16(cells) => {
+                scratch.resize(len, 0.0);
+                cells[start..start + len].reinterpret_cast::<f16>().convert_to_f32_slice(scratch);
+                scratch
+            }
+        }
+    }
+}
+
+impl Kv {
+    /// Room for `blocks` blocks in every layer; values in f32 if `wide`, else in f16.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn new(group: &KvGroup, blocks: usize, wide: bool) -> std::io::Result<Self> {
+        let len = group.layers * blocks * group.kv_heads * group.head_dim * BLOCK;
+        Ok(Self {
+            heads: group.kv_heads,
+            dim: group.head_dim,
+            blocks,
+            keys: Store::zeroed(len, wide)?,
+            values: Store::zeroed(len, wide)?,
+        })
+    }
+
+    /// KV heads.
+    pub(crate) fn heads(&self) -> usize {
+        self.heads
+    }
+
+    /// Values per head.
+    pub(crate) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn start(&self, layer: usize, block: usize, head: usize) -> usize {
+        ((layer * self.blocks + block) * self.heads + head) * self.dim * BLOCK
+    }
+
+    /// Stores one position's keys and values, `[heads, dim]` each.
+    pub(crate) fn write(&mut self, layer: usize, block: usize, slot: usize, k: &[f32], v: &[f32]) {
+        let dim = self.dim;
+        for head in 0..self.heads {
+            let start = self.start(layer, block, head);
+            self.keys.write(start + slot, BLOCK, &k[head * dim..][..dim]);
+            self.values.write(start + slot * dim, 1, &v[head * dim..][..dim]);
+        }
+    }
+
+    /// Keys `[dim, BLOCK]` and values `[BLOCK, dim]` of a block.
+    pub(crate) fn read<'a>(
+        &'a self,
+        layer: usize,
+        block: usize,
+        head: usize,
+        scratch: &'a mut [Vec<f32>; 2],
+    ) -> (&'a [f32], &'a [f32]) {
+        let (start, len) = (self.start(layer, block, head), self.dim * BLOCK);
+        let [keys, values] = scratch;
+        (self.keys.read(start, len, keys), self.values.read(start, len, values))
+    }
+}

@@ -1,0 +1,325 @@
+//! The interpreter: the program's operations, one after the other, over one step.
+
+use crate::attention::Attention;
+use crate::backend::{CpuBackend, Scratch};
+use crate::grid::Grid;
+use crate::kernels::BLOCK;
+use crate::linear::{self, Product};
+use crate::memory::Memory;
+use crate::pool::Panicked;
+use crate::sample::{Wanted, sample};
+use std::ops::Range;
+use tombolo_collective::Silent;
+use tombolo_model::{BackendError, BufferId, Op, Program, RopeId, RopeStyle, Rows, Step, StepOutput, Token, WeightId};
+
+/// Fewer values than this are not worth handing to another thread.
+const GRAIN_VALUES: usize = 8192;
+
+/// Operations that run as one job.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Stage {
+    /// One operation.
+    One(Op),
+    /// Products of the same activations.
+    Linears {
+        /// Input.
+        x: BufferId,
+        /// Weight and output of each.
+        products: Vec<(WeightId, BufferId)>,
+    },
+}
+
+/// Groups a program's operations: neighbouring products of one input become one stage.
+pub(crate) fn stages(program: &Program) -> Vec<Stage> {
+    let mut stages: Vec<Stage> = Vec::new();
+    for op in &program.ops {
+        match (op, stages.last_mut()) {
+            (&Op::Linear { x, weight, out }, Some(Stage::Linears { x: same, products })) if *same == x => {
+                products.push((weight, out));
+            }
+            (&Op::Linear { x, weight, out }, _) => stages.push(Stage::Linears { x, products: vec![(weight, out)] }),
+            (op, _) => stages.push(Stage::One(op.clone())),
+        }
+    }
+    stages
+}
+
+/// What one step means, worked out once.
+struct Rowset {
+    tokens: Vec<u32>,
+    /// Rows that want logits.
+    logits: Vec<usize>,
+    wanted: Vec<Wanted>,
+}
+
+/// Why an operation stopped.
+enum Stop {
+    Panicked(Panicked),
+    Silent(Silent),
+}
+
+impl From<Panicked> for Stop {
+    fn from(panicked: Panicked) -> Self {
+        Self::Panicked(panicked)
+    }
+}
+
+impl From<Silent> for Stop {
+    fn from(silent: Silent) -> Self {
+        Self::Silent(silent)
+    }
+}
+
+impl CpuBackend {
+    /// Runs a step that has been checked.
+    pub(crate) fn run(&mut self, step: &Step) -> Result<StepOutput, BackendError> {
+        let rowset = self.rowset(step)?;
+        self.turns(step);
+        let mut output = StepOutput::default();
+        let stages = std::mem::take(&mut self.stages);
+        let result = stages.iter().try_for_each(|stage| match stage {
+            Stage::Linears { x, products } => self.linears(*x, products, &rowset).map_err(|s| self.error(s, "linear")),
+            Stage::One(op) => {
+                self.operation(op, step, &rowset, &mut output).map_err(|stop| self.error(stop, op.name()))
+            }
+        });
+        self.stages = stages;
+        result.map(|()| output)
+    }
+
+    fn error(&self, stop: Stop, what: &str) -> BackendError {
+        match stop {
+            Stop::Panicked(panicked) => self.device_error(format!("{what} stopped: {}", panicked.0)),
+            Stop::Silent(Silent { rank, silent, waited_ms }) => {
+                BackendError::RankSilent { rank, silent, waited_ms, what: what.to_string() }
+            }
+        }
+    }
+
+    fn rowset(&self, step: &Step) -> Result<Rowset, BackendError> {
+        let token = |token: Token| match token {
+            Token::Host(token) => Some(token),
+            Token::Prev(index) => self.last_tokens.get(index as usize).copied(),
+        };
+        let tokens: Option<Vec<u32>> = step.rows.iter().map(|row| token(row.token)).collect();
+        let wanted = step.rows.iter().filter_map(|row| {
+            row.sample.map(|sampling| Wanted { sampling, position: row.position })
+        });
+        Ok(Rowset {
+            tokens: tokens.ok_or_else(|| self.device_error("a token of a step that failed is asked for"))?,
+            logits: (0..step.rows.len()).filter(|&i| step.rows[i].sample.is_some()).collect(),
+            wanted: wanted.collect(),
+        })
+    }
+
+    /// Cosines and sines of every row's position, the same in all layers.
+    fn turns(&mut self, step: &Step) {
+        self.scratch.turns.resize_with(self.program.ropes.len(), Vec::new);
+        for (turns, rope) in self.scratch.turns.iter_mut().zip(&self.program.ropes) {
+            turns.clear();
+            for row in &step.rows {
+                turns.extend(rope.frequencies.iter().map(|f| {
+                    let (sin, cos) = (row.position as f32 * f).sin_cos();
+                    [cos, sin]
+                }));
+            }
+        }
+    }
+
+    fn width(&self, buffer: BufferId) -> usize {
+        self.program.buffer(buffer).width
+    }
+
+    /// The rows of a buffer that this step uses.
+    fn used(&self, buffer: BufferId, rowset: &Rowset) -> Range<usize> {
+        let buffer = self.program.buffer(buffer);
+        let rows = match buffer.rows {
+            Rows::Batch => rowset.tokens.len(),
+            Rows::Logits => rowset.logits.len(),
+        };
+        0..rows * buffer.width
+    }
+
+    fn linears(&mut self, x: BufferId, products: &[(WeightId, BufferId)], rowset: &Rowset) -> Result<(), Stop> {
+        let used = self.used(x, rowset);
+        if used.is_empty() {
+            return Ok(());
+        }
+        let cols = self.width(x);
+        let widths: Vec<usize> = products.iter().map(|&(_, out)| self.width(out)).collect();
+        let mut outs: Vec<Memory<f32>> = products.iter().map(|&(_, out)| take(&mut self.buffers, out)).collect();
+        let jobs: Vec<Product> = products
+            .iter()
+            .zip(&mut outs)
+            .zip(widths)
+            .map(|((&(weight, _), out), width)| Product {
+                weight: &self.held[weight.index()],
+                out: Grid::new(out, width),
+            })
+            .collect();
+        let Scratch { quantized, .. } = &mut self.scratch;
+        let result = linear::run(&mut self.pool, self.kernels, &self.buffers[x.index()][used], cols, &jobs, quantized);
+        drop(jobs);
+        for (&(_, out), memory) in products.iter().zip(outs) {
+            self.buffers[out.index()] = memory;
+        }
+        Ok(result?)
+    }
+
+    fn operation(&mut self, op: &Op, step: &Step, rowset: &Rowset, output: &mut StepOutput) -> Result<(), Stop> {
+        match *op {
+            Op::Embed { table, out } => self.embed(table, out, rowset)?,
+            Op::RmsNorm { x, weight, out, eps } => {
+                if x != out {
+                    self.copy(x, out, rowset);
+                }
+                self.norm(weight, out, eps, rowset)?;
+            }
+            Op::Linear { x, weight, out } => self.linears(x, &[(weight, out)], rowset)?,
+            Op::Rope { x, head_dim, rope } => self.rope(x, head_dim, rope, rowset)?,
+            Op::KvWrite { k, v, group, layer } => {
+                let (k, v) = (&self.buffers[k.index()], &self.buffers[v.index()]);
+                let kv = &mut self.kv[group.index()];
+                let width = kv.heads() * kv.dim();
+                for (i, row) in step.rows.iter().enumerate() {
+                    let position = row.position as usize;
+                    let table = &step.sequences[row.sequence as usize].tables[group.index()];
+                    let (k, v) = (&k[i * width..][..width], &v[i * width..][..width]);
+                    kv.write(layer, table[position / BLOCK] as usize, position % BLOCK, k, v);
+                }
+            }
+            Op::Attention { q, out, group, layer, heads, scale } => {
+                let mut memory = take(&mut self.buffers, out);
+                let attention = Attention {
+                    kv: &self.kv[group.index()],
+                    group: group.index(),
+                    layer,
+                    heads,
+                    scale,
+                    q: &self.buffers[q.index()],
+                    out: Grid::new(&mut memory, self.program.buffer(out).width),
+                };
+                let result = attention.run(&mut self.pool, self.kernels, step);
+                self.buffers[out.index()] = memory;
+                result?;
+            }
+            Op::SiluMul { gate, up, out } => self.silu_mul(gate, up, out, rowset)?,
+            Op::AllReduceAddNorm { partial, residual, weight, out, eps } => {
+                self.all_reduce_add(partial, residual, rowset)?;
+                self.copy(residual, out, rowset);
+                self.norm(weight, out, eps, rowset)?;
+            }
+            Op::GatherRows { x, out } => {
+                let width = self.width(x);
+                let mut memory = take(&mut self.buffers, out);
+                for (to, &from) in memory.chunks_exact_mut(width).zip(&rowset.logits) {
+                    to.copy_from_slice(&self.buffers[x.index()][from * width..][..width]);
+                }
+                self.buffers[out.index()] = memory;
+            }
+            Op::Sample { logits } => {
+                let used = self.used(logits, rowset);
+                let logits = &self.buffers[logits.index()][used];
+                output.tokens = sample(self.kernels, &self.program, &mut self.comm, logits, &rowset.wanted)?;
+                if step.full_logits {
+                    output.logits = logits.to_vec();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn embed(&mut self, table: WeightId, out: BufferId, rowset: &Rowset) -> Result<(), Stop> {
+        let width = self.width(out);
+        let held = &self.held[table.index()];
+        let grid = Grid::new(&mut self.buffers[out.index()], width);
+        let table = held.rows.as_ref().ok_or_else(|| Panicked("the embedding is not loaded as rows".into()))?;
+        self.pool.split(rowset.tokens.len(), GRAIN_VALUES / width, &|rows| {
+            for row in rows {
+                // SAFETY: every row is in one task's range.
+                table.decode(rowset.tokens[row] as usize, unsafe { grid.rows(row..row + 1) });
+            }
+        })?;
+        Ok(())
+    }
+
+    fn copy(&mut self, from: BufferId, to: BufferId, rowset: &Rowset) {
+        let used = self.used(to, rowset);
+        let mut memory = take(&mut self.buffers, to);
+        memory[used.clone()].copy_from_slice(&self.buffers[from.index()][used]);
+        self.buffers[to.index()] = memory;
+    }
+
+    /// Norms every `weight.cols` neighbouring values of a buffer, in place.
+    fn norm(&mut self, weight: WeightId, x: BufferId, eps: f32, rowset: &Rowset) -> Result<(), Stop> {
+        let used = self.used(x, rowset);
+        let vector = self.held[weight.index()].vector.as_ref();
+        let weight = vector.ok_or_else(|| Panicked("a norm's weight is not loaded as a vector".into()))?;
+        let grid = Grid::new(&mut self.buffers[x.index()][used.clone()], weight.len());
+        let norm = self.kernels.rms_norm;
+        self.pool.split(used.len() / weight.len(), GRAIN_VALUES / weight.len(), &|parts| {
+            for part in parts {
+                // SAFETY: every part is in one task's range.
+                norm(unsafe { grid.rows(part..part + 1) }, weight, eps);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn rope(&mut self, x: BufferId, head_dim: usize, rope: RopeId, rowset: &Rowset) -> Result<(), Stop> {
+        let width = self.width(x);
+        let turns = &self.scratch.turns[rope.index()];
+        let pairs = self.program.ropes[rope.index()].frequencies.len();
+        let turn = match self.program.ropes[rope.index()].style {
+            RopeStyle::Interleaved => self.kernels.rope_interleaved,
+            RopeStyle::HalfSplit => self.kernels.rope_half_split,
+        };
+        let grid = Grid::new(&mut self.buffers[x.index()], width);
+        self.pool.split(rowset.tokens.len(), GRAIN_VALUES / width, &|rows| {
+            for row in rows {
+                let turns = &turns[row * pairs..][..pairs];
+                // SAFETY: every row is in one task's range.
+                for head in unsafe { grid.rows(row..row + 1) }.chunks_exact_mut(head_dim) {
+                    turn(&mut head[..2 * pairs], turns);
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    fn silu_mul(&mut self, gate: BufferId, up: BufferId, out: BufferId, rowset: &Rowset) -> Result<(), Stop> {
+        let used = self.used(out, rowset);
+        let mut memory = take(&mut self.buffers, out);
+        let (gate, up) = (&self.buffers[gate.index()][used.clone()], &self.buffers[up.index()][used.clone()]);
+        let grid = Grid::new(&mut memory[used.clone()], 1);
+        let silu_mul = self.kernels.silu_mul;
+        let result = self.pool.split(used.len(), GRAIN_VALUES, &|part| {
+            // SAFETY: every value is in one task's range.
+            silu_mul(&gate[part.clone()], &up[part.clone()], unsafe { grid.rows(part) });
+        });
+        drop(grid);
+        self.buffers[out.index()] = memory;
+        Ok(result?)
+    }
+
+    /// `residual += Σ over ranks of partial`.
+    fn all_reduce_add(&mut self, partial: BufferId, residual: BufferId, rowset: &Rowset) -> Result<(), Stop> {
+        let used = self.used(residual, rowset);
+        let mut memory = take(&mut self.buffers, residual);
+        let mut sum = &self.buffers[partial.index()][used.clone()];
+        let mut result = Ok(());
+        if self.comm.size() > 1 {
+            self.scratch.sum.resize(used.len(), 0.0);
+            result = self.comm.all_reduce(sum, &mut self.scratch.sum);
+            sum = &self.scratch.sum;
+        }
+        (self.kernels.add)(&mut memory[used], sum);
+        self.buffers[residual.index()] = memory;
+        Ok(result?)
+    }
+}
+
+/// Takes a buffer out of the list, so that the others can be read while it is written.
+fn take(buffers: &mut [Memory<f32>], id: BufferId) -> Memory<f32> {
+    std::mem::take(&mut buffers[id.index()])
+}

@@ -1,0 +1,124 @@
+//! Drawing a token per logits row, the same on every rank.
+//!
+//! Every rank summarises its shard of the vocabulary; the summaries are gathered as plain words and joined. Where the
+//! draw lies beyond the candidates, all ranks see so alike, and gather the whole logits of those rows.
+
+use crate::kernels::Kernels;
+use tombolo_collective::{Silent, ThreadRank};
+use tombolo_model::{CANDIDATES, Candidate, Program, Sampling, Shard, Summary, draw};
+
+/// Words of one summary on the wire: how many candidates, the weight in two words, then token and logit each.
+const WORDS: usize = 3 + 2 * CANDIDATES;
+
+/// A logits row to draw from.
+pub(crate) struct Wanted {
+    pub(crate) sampling: Sampling,
+    /// Position of the row's own token.
+    pub(crate) position: u32,
+}
+
+/// Draws one token for each of `wanted` from `logits`, `[wanted, this rank's shard]`.
+pub(crate) fn sample(
+    kernels: &Kernels,
+    program: &Program,
+    comm: &mut ThreadRank,
+    logits: &[f32],
+    wanted: &[Wanted],
+) -> Result<Vec<u32>, Silent> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let width = logits.len() / wanted.len();
+    let row = |i: usize| &logits[i * width..][..width];
+    let first = program.vocabulary_start as u32;
+    let mut words = Vec::with_capacity(wanted.len() * WORDS);
+    for (i, wanted) in wanted.iter().enumerate() {
+        put(&summarise(kernels, row(i), first, &wanted.sampling), &mut words);
+    }
+    let mut all = Vec::new();
+    comm.all_gather(&words, &mut all)?;
+
+    let drawn: Vec<Option<u32>> = wanted
+        .iter()
+        .enumerate()
+        .map(|(i, wanted)| {
+            let shards: Vec<Summary> =
+                all.chunks_exact(words.len()).map(|rank| get(&rank[i * WORDS..][..WORDS])).collect();
+            let summary = Summary::merge(&shards, wanted.sampling.temperature);
+            draw(&summary, program.vocabulary, &wanted.sampling, wanted.position)
+        })
+        .collect();
+    let open: Vec<usize> = (0..drawn.len()).filter(|&i| drawn[i].is_none()).collect();
+    let mut exact = Vec::new();
+    if !open.is_empty() {
+        let mine: Vec<f32> = open.iter().flat_map(|&i| row(i)).copied().collect();
+        let mut all = Vec::new();
+        comm.all_gather(&mine, &mut all)?;
+        exact = whole_rows(&all, program, open.len());
+    }
+    let mut exact = exact.iter().zip(&open).map(|(logits, &i)| {
+        let Wanted { sampling, position } = &wanted[i];
+        let summary = Summary::of(logits, 0, sampling.temperature, logits.len());
+        // A summary of everything always holds the answer.
+        draw(&summary, logits.len(), sampling, *position).unwrap_or(summary.candidates[0].token)
+    });
+    Ok(drawn.iter().map(|token| token.or_else(|| exact.next()).unwrap_or(0)).collect())
+}
+
+fn summarise(kernels: &Kernels, logits: &[f32], first: u32, sampling: &Sampling) -> Summary {
+    if !sampling.is_greedy() {
+        return Summary::of(logits, first, sampling.temperature, CANDIDATES);
+    }
+    // Nothing but the best is looked at.
+    let best = (kernels.argmax)(logits);
+    let logit = logits[best].max(f32::NEG_INFINITY); // A NaN, where there is nothing else, is the least of all.
+    Summary { candidates: vec![Candidate { token: first + best as u32, logit }], weight: 1.0 }
+}
+
+/// The rows that all ranks gathered, in the order of the vocabulary.
+fn whole_rows(all: &[f32], program: &Program, rows: usize) -> Vec<Vec<f32>> {
+    let mut whole = vec![Vec::with_capacity(program.vocabulary); rows];
+    let mut rest = all;
+    for rank in 0..program.shard.size {
+        let (_, width) = Shard { rank, size: program.shard.size }.part(program.vocabulary);
+        for row in &mut whole {
+            let (mine, after) = rest.split_at(width);
+            row.extend_from_slice(mine);
+            rest = after;
+        }
+    }
+    whole
+}
+
+fn put(summary: &Summary, words: &mut Vec<u32>) {
+    let end = words.len() + WORDS;
+    let weight = summary.weight.to_bits();
+    words.extend([summary.candidates.len() as u32, weight as u32, (weight >> 32) as u32]);
+    words.extend(summary.candidates.iter().flat_map(|c| [c.token, c.logit.to_bits()]));
+    words.resize(end, 0);
+}
+
+fn get(words: &[u32]) -> Summary {
+    let candidates = words[3..].as_chunks::<2>().0.iter().take(words[0] as usize);
+    Summary {
+        candidates: candidates.map(|&[token, logit]| Candidate { token, logit: f32::from_bits(logit) }).collect(),
+        weight: f64::from_bits(u64::from(words[1]) | u64::from(words[2]) << 32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_survives_the_wire() {
+        let logits: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 1009) as f32 / 100.0).collect();
+        for keep in [1, 5, CANDIDATES] {
+            let summary = Summary::of(&logits, 17, 0.8, keep);
+            let mut words = Vec::new();
+            put(&summary, &mut words);
+            assert_eq!(words.len(), WORDS);
+            assert_eq!(get(&words), summary);
+        }
+    }
+}

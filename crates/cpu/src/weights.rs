@@ -1,0 +1,204 @@
+//! A rank's weights in memory: tiles where products are computed in integers, otherwise rows as the file has them,
+//! straight from its map where they are contiguous there. Norm weights are decoded.
+
+use crate::LoadError;
+use crate::grid::Grid;
+use crate::kernels::{Kind, TILE};
+use crate::memory::Memory;
+use crate::pack::{kind_of, pack_tile, tile_bytes};
+use crate::pool::Pool;
+use std::sync::Arc;
+use tombolo_gguf::{Gguf, TensorInfo, TensorType, quant};
+use tombolo_model::{Arith, ModelError, Op, Program, Weight};
+
+/// A weight in the forms that the program's operations want.
+#[derive(Default)]
+pub(crate) struct Held {
+    pub(crate) vector: Option<Vec<f32>>,
+    pub(crate) rows: Option<Rows>,
+    pub(crate) tiles: Option<Tiles>,
+}
+
+/// Rows of blocks as the file has them.
+pub(crate) struct Rows {
+    pub(crate) ty: TensorType,
+    pub(crate) count: usize,
+    pub(crate) cols: usize,
+    row_bytes: usize,
+    source: Source,
+}
+
+enum Source {
+    Map { gguf: Arc<Gguf>, info: TensorInfo, start: usize },
+    Copy(Memory<u8>),
+}
+
+/// Interleaved rows, 8 to a tile (see [`crate::kernels`]).
+pub(crate) struct Tiles {
+    pub(crate) kind: Kind,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    tile_bytes: usize,
+    data: Memory<u8>,
+}
+
+impl Rows {
+    /// The blocks of a row.
+    pub(crate) fn row(&self, row: usize) -> &[u8] {
+        assert!(row < self.count, "row {row} of {}", self.count);
+        let (bytes, start) = match &self.source {
+            Source::Map { gguf, info, start } => (gguf.bytes(info), *start),
+            Source::Copy(bytes) => (&**bytes, 0),
+        };
+        &bytes[start + row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// The values of a row.
+    pub(crate) fn decode(&self, row: usize, out: &mut [f32]) {
+        let bytes = self.row(row);
+        match self.ty {
+            TensorType::F32 => {
+                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = f32::from_le_bytes(*bytes);
+                }
+            }
+            TensorType::BF16 => {
+                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                }
+            }
+            // Cannot fail: the program builder accepts supported types and whole blocks only.
+            ty => quant::decode(ty, bytes, out).unwrap_or_else(|e| panic!("{e}")),
+        }
+    }
+
+    /// Bytes that are not the file's own pages.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        match &self.source {
+            Source::Map { .. } => 0,
+            Source::Copy(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl Tiles {
+    /// Number of tiles.
+    pub(crate) fn count(&self) -> usize {
+        self.rows.div_ceil(TILE)
+    }
+
+    pub(crate) fn tile_bytes(&self) -> usize {
+        self.tile_bytes
+    }
+
+    /// The bytes of a tile.
+    pub(crate) fn tile(&self, tile: usize) -> &[u8] {
+        &self.data[tile * self.tile_bytes..][..self.tile_bytes]
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.len()
+    }
+}
+
+/// Loads every weight of `program` in the forms that its operations want.
+pub(crate) fn load(
+    gguf: &Arc<Gguf>,
+    program: &Program,
+    arith: Arith,
+    pool: &mut Pool,
+) -> Result<Vec<Held>, LoadError> {
+    let mut held: Vec<Held> = program.weights.iter().map(|_| Held::default()).collect();
+    for op in &program.ops {
+        match *op {
+            Op::Embed { table, .. } => {
+                let place = &mut held[table.index()].rows;
+                if place.is_none() {
+                    *place = Some(load_rows(gguf, program.weight(table))?);
+                }
+            }
+            Op::RmsNorm { weight, .. } | Op::AllReduceAddNorm { weight, .. } => {
+                let place = &mut held[weight.index()].vector;
+                if place.is_none() {
+                    *place = Some(load_vector(gguf, program.weight(weight))?);
+                }
+            }
+            Op::Linear { weight: id, .. } => {
+                let weight = program.weight(id);
+                let place = &mut held[id.index()];
+                match kind_of(weight.ty).filter(|_| arith == Arith::Production) {
+                    Some(kind) if place.tiles.is_none() => place.tiles = Some(load_tiles(gguf, weight, kind, pool)?),
+                    None if place.rows.is_none() => place.rows = Some(load_rows(gguf, weight)?),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(held)
+}
+
+fn find(gguf: &Gguf, weight: &Weight) -> Result<TensorInfo, LoadError> {
+    let missing = || ModelError::MissingTensor { tensor: weight.tensor.clone() };
+    Ok(gguf.tensor(&weight.tensor).ok_or_else(missing)?.clone())
+}
+
+fn load_vector(gguf: &Gguf, weight: &Weight) -> Result<Vec<f32>, LoadError> {
+    let info = find(gguf, weight)?;
+    let mut bytes = Vec::new();
+    weight.gather(gguf.bytes(&info), &mut bytes);
+    let mut values = vec![0.0; weight.rows * weight.cols];
+    quant::decode(weight.ty, &bytes, &mut values)?;
+    Ok(values)
+}
+
+fn load_rows(gguf: &Arc<Gguf>, weight: &Weight) -> Result<Rows, LoadError> {
+    let info = find(gguf, weight)?;
+    let mut runs = weight.runs();
+    let source = match (runs.next(), runs.next()) {
+        (Some((start, _)), None) => Source::Map { gguf: Arc::clone(gguf), info, start },
+        _ => {
+            let mut copy = allocate(weight.bytes(), weight)?;
+            let mut done = 0;
+            for (start, len) in weight.runs() {
+                copy[done..done + len].copy_from_slice(&gguf.bytes(&info)[start..start + len]);
+                done += len;
+            }
+            Source::Copy(copy)
+        }
+    };
+    Ok(Rows { ty: weight.ty, count: weight.rows, cols: weight.cols, row_bytes: weight.row_bytes(), source })
+}
+
+fn load_tiles(gguf: &Arc<Gguf>, weight: &Weight, kind: Kind, pool: &mut Pool) -> Result<Tiles, LoadError> {
+    let info = find(gguf, weight)?;
+    let file = gguf.bytes(&info);
+    let tile_bytes = tile_bytes(kind, weight.cols);
+    let count = weight.rows.div_ceil(TILE);
+    let mut data = allocate(count * tile_bytes, weight)?;
+    // Where each row begins: a run holds one row or all of them.
+    let row_bytes = weight.row_bytes();
+    let starts: Vec<usize> = weight.runs().flat_map(|(start, len)| (start..start + len).step_by(row_bytes)).collect();
+    let grid = Grid::new(&mut data, tile_bytes);
+    pool.split(count, 16, &|tiles| {
+        for tile in tiles {
+            let starts = &starts[tile * TILE..(tile * TILE + TILE).min(weight.rows)];
+            let mut rows: [&[u8]; TILE] = [&[]; TILE];
+            for (row, &start) in rows.iter_mut().zip(starts) {
+                *row = &file[start..start + row_bytes];
+            }
+            // SAFETY: every tile is in one task's range.
+            pack_tile(kind, &rows[..starts.len()], unsafe { grid.rows(tile..tile + 1) });
+        }
+    })?;
+    drop(grid);
+    Ok(Tiles { kind, rows: weight.rows, cols: weight.cols, tile_bytes, data })
+}
+
+fn allocate(bytes: usize, weight: &Weight) -> Result<Memory<u8>, LoadError> {
+    Memory::zeroed(bytes).map_err(|source| LoadError::Memory {
+        what: format!("tensor '{}'", weight.tensor),
+        mib: bytes >> 20,
+        source,
+    })
+}
