@@ -1,0 +1,215 @@
+//! Groups of options that several commands share, named as llama.cpp and vLLM name them.
+
+use crate::error::{Error, input};
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use tombolo_model::Sampling;
+
+/// clap knows short options of one letter only: `-tp N` is taken for `--tensor-parallel-size N`.
+pub(crate) fn rewritten(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut literal = false;
+    let mut rewrite = |arg: OsString| {
+        literal |= arg == "--";
+        match arg.to_str() {
+            Some("-tp") if !literal => "--tensor-parallel-size".into(),
+            Some(text) if !literal && text.starts_with("-tp=") => format!("--tensor-parallel-size={}", &text[4..]).into(),
+            _ => arg,
+        }
+    };
+    args.map(&mut rewrite).collect()
+}
+
+/// Which model.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelArgs {
+    /// GGUF file of the model
+    #[arg(value_name = "MODEL")]
+    positional: Option<PathBuf>,
+    /// The same, as an option
+    #[arg(short = 'm', long = "model", value_name = "MODEL", conflicts_with = "positional")]
+    option: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// The file.
+    pub(crate) fn path(&self) -> Result<&PathBuf, Error> {
+        self.positional.as_ref().or(self.option.as_ref()).ok_or_else(|| {
+            input(
+                "no model given: pass a GGUF file; tools/fetch-smollm2 fetches a small one \
+                 to models/SmolLM2-135M-Instruct.Q4_1.gguf",
+            )
+        })
+    }
+}
+
+/// Where the model runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// The GPUs where there are enough, else the processor.
+    Auto,
+    Cpu,
+    /// These GPUs, rank by rank; none named: the first ones.
+    Cuda(Vec<usize>),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => return Ok(Device::Auto),
+            "cpu" => return Ok(Device::Cpu),
+            "cuda" => return Ok(Device::Cuda(Vec::new())),
+            _ => {}
+        }
+        let list = text.strip_prefix("cuda:").ok_or("auto, cpu, cuda or cuda:0,1 are possible")?;
+        let parse = |number: &str| number.trim().parse().map_err(|_| format!("'{number}' is no GPU number"));
+        list.split(',').map(parse).collect::<Result<_, _>>().map(Device::Cuda)
+    }
+}
+
+/// What carries the all-reduce between GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    /// Whichever the machine allows and is quicker
+    Auto,
+    /// Each other's memory
+    Peer,
+    /// Pinned host memory
+    Host,
+}
+
+/// How numbers are kept and multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Arith {
+    /// Activations in 8 bits where the weights are quantized
+    Production,
+    /// Everything in f32: slow, for comparisons with reference logits
+    F32,
+}
+
+impl From<Arith> for tombolo_model::Arith {
+    fn from(arith: Arith) -> Self {
+        match arith {
+            Arith::Production => Self::Production,
+            Arith::F32 => Self::F32,
+        }
+    }
+}
+
+/// Where and how the model runs.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DeviceArgs {
+    /// auto, cpu, cuda, or cuda:0,1 for these GPUs
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub(crate) device: Device,
+    /// What carries the all-reduce between GPUs
+    #[arg(long, default_value = "auto", value_enum, value_name = "WHAT")]
+    pub(crate) transport: Transport,
+    /// Arithmetic
+    #[arg(long, default_value = "production", value_enum, value_name = "KIND")]
+    pub(crate) arith: Arith,
+}
+
+/// Into how many parts the model is split, by how many threads.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SplitArgs {
+    /// Threads on the processor [default: one per core]
+    #[arg(short = 't', long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Ranks to split the model over, short -tp [default: 1, or one per GPU named in --device]
+    #[arg(long, visible_alias = "tp", value_name = "N")]
+    pub(crate) tensor_parallel_size: Option<usize>,
+}
+
+/// How tokens are drawn.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SamplingArgs {
+    /// Temperature; 0: always the most likely token
+    #[arg(long, default_value_t = 0.8, value_name = "T")]
+    temp: f32,
+    /// Keep the K most likely tokens; 0: all
+    #[arg(long, default_value_t = 40, value_name = "K")]
+    top_k: u32,
+    /// Keep the most likely tokens up to this probability; 1: all
+    #[arg(long, default_value_t = 0.95, value_name = "P")]
+    top_p: f32,
+    /// Keep tokens at least this likely relative to the best; 0: all
+    #[arg(long, default_value_t = 0.05, value_name = "P")]
+    min_p: f32,
+    /// Seed of the draw [default: another each time]
+    #[arg(short, long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// Checked.
+    pub(crate) fn sampling(&self) -> Result<Sampling, Error> {
+        let within = |name: &str, value: f32, most: f32| {
+            let range = (0.0..=most).contains(&value);
+            if range { Ok(()) } else { Err(input(format!("--{name} {value} is not between 0 and {most}"))) }
+        };
+        within("temp", self.temp, 1000.0)?;
+        within("top-p", self.top_p, 1.0)?;
+        within("min-p", self.min_p, 1.0)?;
+        Ok(Sampling {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed.unwrap_or_else(random_seed),
+        })
+    }
+}
+
+/// Unlike any other run's; nothing secret hangs on it.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // Small enough to be typed.
+    u64::from(std::collections::hash_map::RandomState::new().build_hasher().finish() as u32)
+}
+
+/// `1,2,3`.
+pub(crate) fn token_list(text: &str) -> Result<TokenList, String> {
+    let parse = |number: &str| number.trim().parse().map_err(|_| format!("'{number}' is no token id"));
+    text.split(',').map(parse).collect::<Result<_, _>>().map(TokenList)
+}
+
+/// Token ids from the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TokenList(pub(crate) Vec<u32>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rewrite(args: &[&str]) -> Vec<OsString> {
+        rewritten(args.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn tp_is_one_option() {
+        assert_eq!(rewrite(&["bench", "-tp", "2"]), ["bench", "--tensor-parallel-size", "2"]);
+        assert_eq!(rewrite(&["-tp=4"]), ["--tensor-parallel-size=4"]);
+        assert_eq!(rewrite(&["-t", "4", "-p", "x"]), ["-t", "4", "-p", "x"]);
+        assert_eq!(rewrite(&["--", "-tp"]), ["--", "-tp"]);
+    }
+
+    #[test]
+    fn devices_are_read() {
+        assert_eq!("cuda:1,0".parse(), Ok(Device::Cuda(vec![1, 0])));
+        assert_eq!("cuda".parse(), Ok(Device::Cuda(vec![])));
+        assert!("cuda:".parse::<Device>().is_err());
+        assert!("gpu".parse::<Device>().is_err());
+        assert!("cuda:-1".parse::<Device>().is_err());
+    }
+
+    #[test]
+    fn tokens_are_read() {
+        assert_eq!(token_list("1, 2,3"), Ok(TokenList(vec![1, 2, 3])));
+        assert!(token_list("").is_err());
+        assert!(token_list("1,-2").is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! The commands, one file each.
+
+mod bench;
+mod chat;
+mod inspect;
+mod logits;
+mod run;
+
+use crate::error::Error;
+use std::process::ExitCode;
+
+/// What `tombolo` can be told to do.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Complete a prompt, or chat
+    Run(run::RunArgs),
+    /// Measure speed
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Show what is in a GGUF file
+    Inspect(inspect::InspectArgs),
+    /// Compute the logits of given tokens, for comparisons
+    Logits(logits::LogitsArgs),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> Result<ExitCode, Error> {
+        match self {
+            Command::Run(args) => run::run(&args),
+            Command::Bench(bench) => bench::run(&bench),
+            Command::Inspect(args) => inspect::run(&args),
+            Command::Logits(args) => logits::run(&args),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! `tombolo run`: one answer to a prompt, streamed; without a prompt, a chat.
+
+use crate::args::{DeviceArgs, ModelArgs, SamplingArgs, SplitArgs, TokenList, token_list};
+use crate::commands::chat::{self, Chat};
+use crate::error::{Error, failure, input};
+use crate::interrupt::{self, Answer};
+use crate::load::{self, Loaded, ROWS, at_file, capacity};
+use crate::output::per_second;
+use serde::Serialize;
+use std::io::{IsTerminal, Read, Write};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::time::Instant;
+use tombolo_engine::{Context, EngineError, Finish};
+use tombolo_gguf::Gguf;
+use tombolo_model::{Config, Sampling};
+use tombolo_text::{ChatTemplate, Message, TextError, Tokenizer};
+
+/// Context where none is asked for, if the model has as much.
+const DEFAULT_CONTEXT: usize = 4096;
+/// Most that is read from standard input as a prompt.
+const PROMPT_BYTES_MAX: u64 = 16 << 20;
+
+/// Options of `run`.
+#[derive(clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Text to answer or go on with; without it, a chat, or the text on standard input
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens")]
+    prompt: Option<String>,
+    /// Token ids instead of a text, as 1,2,3; the answer is printed as ids too
+    #[arg(long, value_name = "IDS", value_parser = token_list)]
+    tokens: Option<TokenList>,
+    /// Most tokens of an answer [default: until it ends or the context is full]
+    #[arg(short = 'n', long = "predict", value_name = "N")]
+    predict: Option<usize>,
+    /// Tokens that the context holds; 0: as many as the model was trained for [default: 4096 at most]
+    #[arg(short = 'c', long = "ctx-size", value_name = "N")]
+    context: Option<usize>,
+    /// Put the prompt through the model's chat template [default where it has one]
+    #[arg(long, conflicts_with = "no_chat")]
+    chat: bool,
+    /// Take the prompt as it is and go on with it
+    #[arg(long, alias = "raw")]
+    no_chat: bool,
+    /// System message of the chat
+    #[arg(long, value_name = "TEXT", conflicts_with = "no_chat")]
+    system: Option<String>,
+    /// Do not stop at the tokens that end an answer
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Print one JSON object with the answer and its timings instead of streaming
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    split: SplitArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// What a model's answer was made of, and how long it took.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    tokens: Vec<u32>,
+    finish: &'static str,
+    prompt_tokens: usize,
+    prompt_seconds: f64,
+    generated_seconds: f64,
+}
+
+impl Report {
+    /// Speeds; the first token comes out of the prompt's own pass.
+    fn summary(&self) -> String {
+        let (prompt, generated) = (self.prompt_tokens, self.tokens.len());
+        let prompt_rate = per_second(prompt, self.prompt_seconds);
+        let rate = per_second(generated.saturating_sub(1), self.generated_seconds);
+        format!("prompt {prompt} tokens {prompt_rate:.1} tok/s, generated {generated} tokens {rate:.1} tok/s")
+    }
+
+    pub(crate) fn print_summary(&self) {
+        eprintln!("{}", self.summary());
+    }
+
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.finish == "interrupted"
+    }
+}
+
+/// A loaded model with what is needed to answer.
+pub(crate) struct Session {
+    pub(crate) loaded: Loaded,
+    pub(crate) context: Context,
+    pub(crate) sampling: Sampling,
+    pub(crate) predict: usize,
+    ignore_eos: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
+    interrupt::install()?;
+    let sampling = args.sampling.sampling()?;
+    let gguf = load::open(args.model.path()?)?;
+    let config = load::config(&gguf)?;
+    let tokenizer = match Tokenizer::from_metadata(gguf.metadata()) {
+        Ok(tokenizer) => Some(tokenizer),
+        Err(TextError::NoVocabulary { .. }) if args.tokens.is_some() => None,
+        Err(error) => return Err(at_file(&gguf, &error)),
+    };
+    let template = match &tokenizer {
+        Some(tokenizer) if !args.no_chat && args.tokens.is_none() => template(&gguf, tokenizer, args)?,
+        _ => None,
+    };
+    let prompt = prompt(args)?;
+    if prompt.is_none() && args.tokens.is_none() && template.is_none() {
+        return Err(input("this model has no chat template to chat with: give a text to go on with by -p"));
+    }
+    let capacity = capacity(ROWS, 1, context_size(args, &config)?);
+    let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
+    loaded.print_summary();
+    let context = loaded.engine.open();
+    let predict = args.predict.unwrap_or(usize::MAX);
+    let mut session = Session { loaded, context, sampling, predict, ignore_eos: args.ignore_eos };
+    let ids = match (&args.tokens, &prompt, &tokenizer) {
+        (Some(ids), _, _) => ids.0.clone(),
+        (None, Some(text), Some(tokenizer)) => encode(text, tokenizer, template.as_ref(), args)?,
+        (None, _, Some(tokenizer)) => {
+            let template = template.expect("a chat without a template was refused above");
+            return Chat::new(session, tokenizer, template, args.system.clone()).talk();
+        }
+        (None, _, None) => unreachable!("without a tokenizer there are token ids"),
+    };
+    let tokenizer = if args.tokens.is_some() { None } else { tokenizer.as_ref() };
+    let report = session.answer(&ids, tokenizer, !args.json)?;
+    if args.json {
+        let line = serde_json::to_string(&report).map_err(failure)?;
+        writeln!(std::io::stdout(), "{line}")?;
+    }
+    report.print_summary();
+    Ok(if report.was_interrupted() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// The prompt, if there is one: given, or what a pipe brings.
+fn prompt(args: &RunArgs) -> Result<Option<String>, Error> {
+    if args.prompt.is_some() || args.tokens.is_some() {
+        return Ok(args.prompt.clone());
+    }
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    let read = stdin.lock().take(PROMPT_BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|e| input(format!("standard input: {e}")))?;
+    if text.len() as u64 > PROMPT_BYTES_MAX {
+        return Err(input(format!("standard input: a prompt has at most {PROMPT_BYTES_MAX} bytes")));
+    }
+    if text.is_empty() {
+        return Err(input("no prompt: give one by -p, or on standard input"));
+    }
+    Ok(Some(text))
+}
+
+fn template(gguf: &Gguf, tokenizer: &Tokenizer, args: &RunArgs) -> Result<Option<ChatTemplate>, Error> {
+    let template = ChatTemplate::from_metadata(gguf.metadata(), tokenizer).map_err(|e| at_file(gguf, &e))?;
+    if template.is_none() && (args.chat || args.system.is_some()) {
+        return Err(at_file(gguf, &"the model has no chat template; leave out --chat and --system"));
+    }
+    Ok(template)
+}
+
+fn context_size(args: &RunArgs, config: &Config) -> Result<usize, Error> {
+    match args.context {
+        None => Ok(config.context.min(DEFAULT_CONTEXT)),
+        Some(0) => Ok(config.context),
+        Some(size) if size <= config.context => Ok(size),
+        Some(size) => Err(input(format!("-c {size}: the model was trained for {} tokens at most", config.context))),
+    }
+}
+
+fn encode(
+    text: &str,
+    tokenizer: &Tokenizer,
+    template: Option<&ChatTemplate>,
+    args: &RunArgs,
+) -> Result<Vec<u32>, Error> {
+    let Some(template) = template else {
+        let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+        ids.extend(tokenizer.encode(text, true).map_err(input)?);
+        return Ok(ids);
+    };
+    let mut messages = Vec::new();
+    if let Some(system) = &args.system {
+        messages.push(chat::message("system", system));
+    }
+    messages.push(chat::message("user", text));
+    rendered(template, tokenizer, &messages)
+}
+
+/// A conversation as tokens, ready for the next answer. The template brings its own special tokens.
+pub(crate) fn rendered(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    messages: &[Message],
+) -> Result<Vec<u32>, Error> {
+    let text = template.render(messages, true).map_err(input)?;
+    tokenizer.encode(&text, true).map_err(input)
+}
+
+impl Session {
+    /// Generates an answer to `ids`, written to standard output as it comes when `streaming`. With a tokenizer it is
+    /// text, without one it is ids.
+    pub(crate) fn answer(
+        &mut self,
+        ids: &[u32],
+        tokenizer: Option<&Tokenizer>,
+        streaming: bool,
+    ) -> Result<Report, Error> {
+        let prompt_tokens = ids.len();
+        let mut writer = Writer { streaming, text: String::new(), failed: None };
+        let mut decoder = tokenizer.map(Tokenizer::stream);
+        let mut tokens = Vec::new();
+        let (started, mut first) = (Instant::now(), None);
+        let interrupt = Answer::begin();
+        let mut interrupted = false;
+        let on_token = |token: u32| {
+            first.get_or_insert_with(Instant::now);
+            if !self.ignore_eos && tokenizer.is_some_and(|t| t.is_end_of_generation(token)) {
+                return ControlFlow::Break(());
+            }
+            tokens.push(token);
+            let piece = match &mut decoder {
+                Some(decoder) => decoder.push(token),
+                None if tokens.len() == 1 => token.to_string(),
+                None => format!(",{token}"),
+            };
+            writer.write(&piece);
+            interrupted = interrupt.is_interrupted();
+            if interrupted || writer.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let engine = &mut self.loaded.engine;
+        let finish = engine
+            .generate(&mut self.context, ids, &self.sampling, self.predict, on_token)
+            .map_err(|error| match error {
+                EngineError::EmptyPrompt | EngineError::PromptTooLong { .. } => input(error),
+                _ => failure(error),
+            })?;
+        let ended = Instant::now();
+        writer.write(&decoder.map(|d| d.finish()).unwrap_or_default());
+        writer.end()?;
+        let finish = match finish {
+            _ if interrupted => "interrupted",
+            Finish::Stopped => "stop",
+            Finish::Length => "length",
+            Finish::ContextFull => "context full",
+        };
+        let first = first.unwrap_or(ended);
+        Ok(Report {
+            text: tokenizer.map(|_| writer.text),
+            tokens,
+            finish,
+            prompt_tokens,
+            prompt_seconds: (first - started).as_secs_f64(),
+            generated_seconds: (ended - first).as_secs_f64(),
+        })
+    }
+}
+
+impl Report {
+    /// The answer's text, empty where there are only ids.
+    pub(crate) fn text(&self) -> &str {
+        self.text.as_deref().unwrap_or_default()
+    }
+}
+
+/// Keeps the answer, and writes it through to standard output.
+struct Writer {
+    streaming: bool,
+    text: String,
+    failed: Option<std::io::Error>,
+}
+
+impl Writer {
+    fn write(&mut self, piece: &str) {
+        self.text.push_str(piece);
+        if self.streaming && !piece.is_empty() && self.failed.is_none() {
+            let mut out = std::io::stdout().lock();
+            self.failed = out.write_all(piece.as_bytes()).and_then(|()| out.flush()).err();
+        }
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        if self.streaming && !self.text.ends_with('\n') {
+            self.write("\n");
+            self.text.pop();
+        }
+        self.failed.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+}

@@ -1,0 +1,89 @@
+//! Errors as people see them: one line that says what, where and what to do, and an exit code.
+//!
+//! 0: done. 1: it failed. 2: bad usage or a bad input file: trying again without a change is no use.
+
+use crate::output;
+use std::process::ExitCode;
+
+/// Why a command ended without its result.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// The command line or an input file is wrong.
+    Input(String),
+    /// Everything was asked for rightly, and it failed.
+    Failure(String),
+    /// Whoever read our output has closed it: nothing to complain about.
+    ReaderGone,
+}
+
+impl Error {
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Error::Input(_) => ExitCode::from(2),
+            Error::Failure(_) => ExitCode::from(1),
+            Error::ReaderGone => ExitCode::SUCCESS,
+        }
+    }
+
+    /// Prints the one line.
+    pub(crate) fn print(&self) {
+        match self {
+            Error::Input(line) | Error::Failure(line) => print_line(line),
+            Error::ReaderGone => {}
+        }
+    }
+}
+
+/// `Input` from anything that can say what it is.
+pub(crate) fn input(error: impl std::fmt::Display) -> Error {
+    Error::Input(error.to_string())
+}
+
+/// `Failure` from anything that can say what it is.
+pub(crate) fn failure(error: impl std::fmt::Display) -> Error {
+    Error::Failure(error.to_string())
+}
+
+impl From<std::io::Error> for Error {
+    /// For output; input files are opened where their names are known.
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Error::ReaderGone,
+            _ => Error::Failure(format!("writing the output: {error}")),
+        }
+    }
+}
+
+fn print_line(line: &str) {
+    let label = if output::stderr_has_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
+    eprintln!("{label} {}", output::one_line(line));
+}
+
+/// What clap has to say: help as it is, an error as one line.
+pub(crate) fn usage(wrong: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let is_help = matches!(wrong.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if is_help || wrong.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = wrong.print();
+        return if is_help { ExitCode::SUCCESS } else { ExitCode::from(2) };
+    }
+    let text = wrong.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let what = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    print_line(&format!("{what}; --help shows what there is"));
+    ExitCode::from(2)
+}
+
+/// A panic is a fault of ours. It still ends in one line; a rank's is reported by the engine instead.
+pub(crate) fn one_line_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let thread = std::thread::current();
+        if thread.name() != Some("main") {
+            return;
+        }
+        let what = info.payload().downcast_ref::<&str>().map(|s| (*s).to_string());
+        let what = what.or_else(|| info.payload().downcast_ref::<String>().cloned()).unwrap_or_default();
+        let at = info.location().map(|l| format!("{}:{}", l.file(), l.line())).unwrap_or_default();
+        print_line(&format!("internal error at {at}: {what}"));
+    }));
+}

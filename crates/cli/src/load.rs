@@ -1,0 +1,126 @@
+//! From a file's name to an engine that runs: what every command that computes does first.
+
+use crate::args::{DeviceArgs, SplitArgs};
+use crate::backend::{self, Choice};
+use crate::error::{Error, input};
+use crate::output;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use tombolo_engine::{Engine, Shape};
+use tombolo_gguf::Gguf;
+use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard};
+
+/// Rows of a step: what prefill runs at once.
+pub(crate) const ROWS: usize = 512;
+/// Loads longer than this show that they go on.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A model that runs.
+pub(crate) struct Loaded {
+    pub(crate) gguf: Arc<Gguf>,
+    pub(crate) config: Config,
+    pub(crate) engine: Engine,
+    pub(crate) choice: Choice,
+    /// One line per rank: its device.
+    pub(crate) devices: Vec<String>,
+    pub(crate) seconds: f64,
+}
+
+/// Opens and checks a model file.
+pub(crate) fn open(path: &Path) -> Result<Arc<Gguf>, Error> {
+    Gguf::open(path).map(Arc::new).map_err(input)
+}
+
+/// Reads a model's shape.
+pub(crate) fn config(gguf: &Gguf) -> Result<Config, Error> {
+    Config::from_gguf(gguf).map_err(|e| at_file(gguf, &e))
+}
+
+/// An error about what is in a file, with the file's name.
+pub(crate) fn at_file(gguf: &Gguf, error: &dyn std::fmt::Display) -> Error {
+    match gguf.path() {
+        Some(path) => input(format!("{}: {error}", path.display())),
+        None => input(error),
+    }
+}
+
+/// Room for one sequence of `context` tokens, prefilled `rows` at a time, with as many rows of logits as `logits_rows`.
+pub(crate) fn capacity(rows: usize, logits_rows: usize, context: usize) -> Capacity {
+    Capacity { rows, sequences: logits_rows, context, blocks: context.div_ceil(BLOCK_TOKENS) }
+}
+
+/// Loads a model that was opened.
+pub(crate) fn load(
+    gguf: &Arc<Gguf>,
+    config: &Config,
+    device: &DeviceArgs,
+    split: &SplitArgs,
+    capacity: Capacity,
+) -> Result<Loaded, Error> {
+    let choice = backend::choose(&device.device, split.tensor_parallel_size, split.threads)?;
+    let shape = shape(gguf, config, choice.ranks)?;
+    let started = Instant::now();
+    let name = output::one_line(&config.name);
+    let size = output::bytes(gguf.file_bytes());
+    let backends = showing_patience(&format!("loading {name}, {size}"), || {
+        choice.place.load(gguf.clone(), config, choice.ranks, capacity, device.arith, device.transport)
+    })?;
+    let devices = backends.iter().map(|b| b.describe()).collect();
+    let engine = Engine::new(backends, shape, capacity);
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(Loaded { gguf: gguf.clone(), config: config.clone(), engine, choice, devices, seconds })
+}
+
+/// Builds every rank's program before anything is loaded: an illegal split is refused here.
+fn shape(gguf: &Gguf, config: &Config, size: usize) -> Result<Shape, Error> {
+    let mut groups = 0;
+    for rank in 0..size {
+        let program = Program::build(gguf, config, Shard { rank, size }).map_err(|e| at_file(gguf, &e))?;
+        groups = program.groups.len();
+    }
+    Ok(Shape { vocabulary: config.vocabulary, groups })
+}
+
+impl Loaded {
+    /// The line that says what was loaded, where, and with what in force.
+    pub(crate) fn print_summary(&self) {
+        if let Some(remark) = &self.choice.remark {
+            eprintln!("{}", output::one_line(remark));
+        }
+        let first = self.devices.first().map_or("", |d| d);
+        let others = match self.devices.len() {
+            0 | 1 => String::new(),
+            ranks => format!(" (rank 0 of {ranks})"),
+        };
+        eprintln!(
+            "loaded {} ({}, {}) in {:.1} s, context {}; {}{others}",
+            output::one_line(&self.config.name),
+            self.config.architecture,
+            output::bytes(self.gguf.file_bytes()),
+            self.seconds,
+            self.engine.capacity().context,
+            output::one_line(first),
+        );
+    }
+}
+
+/// Runs `work` while a line on the terminal says that it goes on, if it takes long and somebody looks.
+fn showing_patience<T>(message: &str, work: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        let (done, ended) = channel::<()>();
+        scope.spawn(move || {
+            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                // Draws nothing where standard error is no terminal.
+                let bar = indicatif::ProgressBar::new_spinner().with_message(message.to_string());
+                bar.enable_steady_tick(Duration::from_millis(100));
+                let _ = ended.recv();
+                bar.finish_and_clear();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
