@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod kernels;
+mod synth;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -20,6 +21,8 @@ struct Cli {
 enum Chore {
     /// Compiles the CUDA kernels into crates/cuda/prebuilt (needs no GPU)
     Kernels(kernels::Args),
+    /// Writes a GGUF of any shape with random weights
+    Synth(synth::SynthArgs),
     /// Checks the rules of ARCHITECTURE.md that a program can check
     Tidy,
 }
@@ -27,6 +30,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Kernels(args) => kernels::run(&root(), &args),
+        Chore::Synth(args) => synth::run(&args),
         Chore::Tidy => tidy::run(&root()),
     };
     match done {
