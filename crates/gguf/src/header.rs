@@ -28,10 +28,11 @@ pub(crate) fn preamble<R: Read>(c: &mut Cursor<R>) -> Result<Preamble, GgufError
         };
         return Err(c.fail(Fault::UnsupportedVersion { version, hint }));
     }
+    let at = c.position();
     let tensors = c.u64("the number of tensors")?;
-    count(c, "tensors", tensors, limits::TENSOR_INFO_BYTES_MIN, limits::TENSORS)?;
     let entries = c.u64("the number of metadata entries")?;
-    count(c, "metadata entries", entries, limits::ENTRY_BYTES_MIN, limits::ENTRIES)?;
+    count(c, at, "tensors", tensors, limits::TENSOR_INFO_BYTES_MIN, limits::TENSORS)?;
+    count(c, at + 8, "metadata entries", entries, limits::ENTRY_BYTES_MIN, limits::ENTRIES)?;
     Ok(Preamble { version, tensors, entries })
 }
 
@@ -61,14 +62,22 @@ fn magic<R: Read>(c: &mut Cursor<R>) -> Result<(), GgufError> {
     Err(c.fail(Fault::BadMagic { found, hint }))
 }
 
-fn count<R: Read>(c: &Cursor<R>, what: &'static str, count: u64, bytes_min: u64, limit: u64) -> Result<(), GgufError> {
+/// That `count` things, of which each takes at least `bytes_min` bytes, can be in the rest of the file.
+fn count<R: Read>(
+    c: &Cursor<R>,
+    at: u64,
+    what: &'static str,
+    count: u64,
+    bytes_min: u64,
+    limit: u64,
+) -> Result<(), GgufError> {
     let remaining = c.remaining();
     let most = remaining / bytes_min;
     if count > most {
-        return Err(c.fail(Fault::CountExceedsFile { what, count, most, remaining }));
+        return Err(c.fail_at(at, Fault::CountExceedsFile { what, count, most, remaining }));
     }
     if count > limit {
-        return Err(c.fail(Fault::TooMany { what, count, limit }));
+        return Err(c.fail_at(at, Fault::TooMany { what, count, limit }));
     }
     Ok(())
 }
@@ -83,9 +92,8 @@ pub(crate) fn metadata<R: Read>(c: &mut Cursor<R>, entries: u64) -> Result<Metad
         charge(c, &mut used, &key, key.len() as u64, 2)?;
         let ty = c.u32(InKey(&key))?;
         let value = Reader { c, used: &mut used, key: &key }.value(ty)?;
-        if key == "general.alignment" && !matches!(value, Value::U32(_)) {
-            let found = format!("of type {ty}");
-            return Err(c.fail_at(at, Fault::BadAlignment { found, limit: limits::ALIGNMENT }));
+        if key == limits::ALIGNMENT_KEY {
+            alignment(c, &value)?;
         }
         if metadata.get(&key).is_some() {
             return Err(c.fail_at(at, Fault::DuplicateKey { key }));
@@ -93,6 +101,16 @@ pub(crate) fn metadata<R: Read>(c: &mut Cursor<R>, entries: u64) -> Result<Metad
         metadata.insert(key, value);
     }
     Ok(metadata)
+}
+
+/// Checks the alignment, while errors can still point at it.
+fn alignment<R: Read>(c: &Cursor<R>, value: &Value) -> Result<(), GgufError> {
+    let found = match value {
+        Value::U32(a) if limits::is_alignment(*a) => return Ok(()),
+        Value::U32(a) => a.to_string(),
+        other => format!("of value type {}", other.type_id()),
+    };
+    Err(c.fail(Fault::BadAlignment { found, limit: limits::ALIGNMENT }))
 }
 
 fn key<R: Read>(c: &mut Cursor<R>, entry: u64) -> Result<String, GgufError> {

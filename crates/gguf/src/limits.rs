@@ -20,3 +20,10 @@ pub const DEFAULT_ALIGNMENT: u64 = 32;
 pub(crate) const ENTRY_BYTES_MIN: u64 = 8 + 1 + 4 + 1;
 /// Fewest bytes that a tensor's description takes in a file: a name of one byte, one dimension.
 pub(crate) const TENSOR_INFO_BYTES_MIN: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+/// The metadata key that sets the alignment.
+pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// Whether tensors can be aligned to that many bytes.
+pub(crate) fn is_alignment(bytes: u32) -> bool {
+    bytes.is_power_of_two() && u64::from(bytes) <= ALIGNMENT
+}

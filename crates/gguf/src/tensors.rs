@@ -1,7 +1,7 @@
 //! Tensor descriptions: read, and checked against each other and against the file.
 
 use crate::cursor::Cursor;
-use crate::metadata::{Metadata, Value};
+use crate::metadata::Metadata;
 use crate::{Fault, GgufError, TensorType, header, limits};
 use std::collections::HashMap;
 use std::io::Read;
@@ -40,7 +40,8 @@ pub(crate) struct Tensors {
 
 /// Reads `count` descriptions.
 pub(crate) fn tensors<R: Read>(c: &mut Cursor<R>, count: u64, metadata: &Metadata) -> Result<Tensors, GgufError> {
-    let alignment = alignment(c, metadata)?;
+    // It was checked when it was read.
+    let alignment = metadata.u64(limits::ALIGNMENT_KEY).unwrap_or(limits::DEFAULT_ALIGNMENT);
     let mut infos = Vec::with_capacity(count as usize);
     let mut index = HashMap::with_capacity(count as usize);
     // Where each description starts: later checks point there.
@@ -61,20 +62,6 @@ pub(crate) fn tensors<R: Read>(c: &mut Cursor<R>, count: u64, metadata: &Metadat
     let end = apart(c, &tensors.infos, &places)?;
     tensors.trailing = c.length().saturating_sub(data_start.saturating_add(end.next_multiple_of(alignment)));
     Ok(tensors)
-}
-
-fn alignment<R: Read>(c: &Cursor<R>, metadata: &Metadata) -> Result<u64, GgufError> {
-    match metadata.get("general.alignment") {
-        None => Ok(limits::DEFAULT_ALIGNMENT),
-        Some(Value::U32(a)) if a.is_power_of_two() && u64::from(*a) <= limits::ALIGNMENT => Ok(u64::from(*a)),
-        Some(other) => {
-            let found = match other {
-                Value::U32(a) => a.to_string(),
-                _ => "of another type".to_string(),
-            };
-            Err(c.fail(Fault::BadAlignment { found, limit: limits::ALIGNMENT }))
-        }
-    }
 }
 
 fn tensor<R: Read>(c: &mut Cursor<R>, index: u64, alignment: u64) -> Result<TensorInfo, GgufError> {

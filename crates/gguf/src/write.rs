@@ -56,13 +56,13 @@ impl<W: Write> Writer<W> {
     /// A key that is empty, too long, not plain text or taken; a bad alignment; header already finished.
     pub fn metadata(&mut self, key: &str, value: impl Into<Value>) -> Result<&mut Self, WriteError> {
         let value = value.into();
+        let alignment = match value {
+            _ if key != limits::ALIGNMENT_KEY => self.alignment,
+            Value::U32(a) if limits::is_alignment(a) => u64::from(a),
+            _ => return Err(bad("key", key, "must be a u32 power of two")),
+        };
         self.claim("key", key, limits::KEY_BYTES)?;
-        if key == "general.alignment" {
-            self.alignment = match value {
-                Value::U32(a) if a.is_power_of_two() && u64::from(a) <= limits::ALIGNMENT => u64::from(a),
-                _ => return Err(bad("key", key, "must be a u32 power of two")),
-            };
-        }
+        self.alignment = alignment;
         string(&mut self.entries, key);
         self.entries.extend(value.type_id().to_le_bytes());
         put_value(&mut self.entries, &value);
@@ -75,10 +75,10 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// A name that is empty, too long, not plain text or taken; a shape that the type cannot have; header finished.
     pub fn tensor(&mut self, name: &str, dims: &[u64], ty: TensorType) -> Result<&mut Self, WriteError> {
-        self.claim("tensor", name, limits::TENSOR_NAME_BYTES)?;
         let fits = (1..=limits::DIMS as usize).contains(&dims.len()) && !dims.contains(&0);
         let bytes = data_bytes(dims, ty).ok().filter(|_| fits);
         let bytes = bytes.ok_or_else(|| WriteError::BadShape { tensor: name.into(), ty, dims: dims.into() })?;
+        self.claim("tensor", name, limits::TENSOR_NAME_BYTES)?;
         self.declared.push(Declared { name: name.into(), dims: dims.into(), ty, bytes });
         Ok(self)
     }

@@ -1,0 +1,10 @@
+//! The file container: what is refused and how, that no bytes whatever make the reader panic, and that what the writer
+//! writes comes back. Case numbers such as G07 are those of the project's list of hostile files.
+
+mod counts;
+mod files;
+mod raw;
+mod robust;
+mod round_trip;
+mod tensors;
+mod values;
