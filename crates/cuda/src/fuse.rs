@@ -10,7 +10,8 @@ use tombolo_model::{BufferId, GroupId, Op, Program, RopeId, WeightId};
 pub enum Level {
     /// One kernel an operation, as far as there is one: prefill and mixed steps, whose time is in the products.
     Plain,
-    /// Projections of the same input in one launch, and the activation in that of its gate.
+    /// For decode steps, every row of which wants logits: projections of the same input in one launch, the activation
+    /// in that of its gate, no gathering of rows.
     Joined,
     /// Also: on a lone rank the residual add in the product before it and the norm in the products after it.
     Chained,
@@ -100,7 +101,7 @@ pub struct Unfusable {
 pub fn fuse(program: &Program, level: Level) -> Result<Vec<Node>, Unfusable> {
     let mut nodes = basic(program)?;
     if level != Level::Plain {
-        nodes = join_linears(nodes);
+        nodes = join_linears(drop_gathers(nodes));
     }
     if level == Level::Chained && program.shard.size == 1 {
         nodes = chain(program, &nodes).unwrap_or(nodes);
@@ -175,6 +176,22 @@ fn attention(ops: &[Op]) -> Option<(Attention, usize)> {
         },
         if norms.is_some() { 6 } else { 4 },
     ))
+}
+
+/// Where every row wants logits, the gathered rows are the rows.
+fn drop_gathers(nodes: Vec<Node>) -> Vec<Node> {
+    let mut same: HashMap<BufferId, BufferId> = HashMap::new();
+    let mut kept = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        match node {
+            Node::GatherRows { x, out } => {
+                same.insert(out, x);
+            }
+            Node::Linear(l) => kept.push(Node::Linear(Linear { x: same.get(&l.x).copied().unwrap_or(l.x), ..l })),
+            node => kept.push(node),
+        }
+    }
+    kept
 }
 
 /// Most weights in one launch.

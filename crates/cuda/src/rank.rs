@@ -9,7 +9,7 @@ use crate::error::{LoadError, device_name, step_error};
 use crate::fuse::Node;
 use crate::input::is_decode;
 use crate::plan::{BUCKETS, Plan, attention_shape, bucket_for};
-use crate::run::{Runner, Shape};
+use crate::run::{FEW_ROWS, Runner, Shape};
 use crate::sampled::{Draw, Sampled};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,6 +32,15 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
+    /// For a decode step of a bucket, or for any other step.
+    fn of(&self, bucket: Option<usize>) -> &[Node] {
+        match bucket {
+            Some(rows) if rows <= FEW_ROWS => &self.few,
+            Some(_) => &self.many,
+            None => &self.eager,
+        }
+    }
+
     /// What a kernel that complained was part of. All lists have the same kinds of operations that wait.
     fn name(&self, kind: u32) -> String {
         let lists = [&self.few, &self.many, &self.eager];
@@ -113,12 +122,11 @@ impl Rank {
     }
 
     fn record(&mut self) -> Result<(), LoadError> {
-        let most = bucket_for(self.parts.capacity.sequences).unwrap_or(BUCKETS[BUCKETS.len() - 1]);
-        for bucket in BUCKETS.into_iter().filter(|&b| b <= most) {
-            let shape = Shape::bucket(bucket, &self.parts.program, &self.parts.capacity);
-            let runner = self.parts.runner();
-            let nodes = if bucket <= crate::run::FEW_ROWS { &self.parts.nodes.few } else { &self.parts.nodes.many };
-            let graph = Graph::capture(&self.parts.stream, || runner.enqueue(nodes, &shape))?;
+        let parts = &self.parts;
+        for bucket in BUCKETS.into_iter().filter(|&b| b <= parts.largest_bucket()) {
+            let shape = Shape::bucket(bucket, &parts.program, &parts.capacity);
+            let runner = parts.runner();
+            let graph = Graph::capture(&parts.stream, || runner.enqueue(parts.nodes.of(Some(bucket)), &shape))?;
             self.graphs.push((bucket, graph));
         }
         Ok(())
@@ -131,26 +139,21 @@ impl Rank {
 
     fn start(&mut self, step: &Arc<Step>) -> Result<(), BackendError> {
         let parts = &self.parts;
-        let (program, number) = (&parts.program, self.number);
-        let turn = number as usize % IN_FLIGHT;
-        let graph = if is_decode(step) && !step.full_logits {
-            self.graphs.iter().find(|(bucket, _)| *bucket >= step.rows.len())
-        } else {
-            None
-        };
-        let mut shape = match graph {
-            Some((bucket, _)) => Shape::bucket(*bucket, program, &parts.capacity),
-            None => Shape::exact(step, program),
+        let turn = self.number as usize % IN_FLIGHT;
+        let bucket = bucket_for(step.rows.len()).filter(|&b| is_decode(step) && b <= parts.largest_bucket());
+        let mut shape = match bucket {
+            Some(bucket) => Shape::bucket(bucket, &parts.program, &parts.capacity),
+            None => Shape::exact(step, &parts.program),
         };
         let layout = shape.layout.clone();
         // SAFETY: the step that last read this block has been waited for (at most two are in flight).
         let block = unsafe { parts.inputs[turn].slice_mut::<u32>(0, layout.bytes / 4) };
-        let tile_rows = parts.tile_rows();
-        shape.tiles = layout.write(step, number, self.known.as_deref(), tile_rows, block);
+        shape.tiles = layout.write(step, self.number, self.known.as_deref(), parts.tile_rows(), block);
         let wrong = |error| step_error(&parts.device, error);
+        let graph = bucket.and_then(|bucket| self.graphs.iter().find(|(b, _)| *b == bucket));
         match graph {
             Some((_, graph)) => graph.launch(&parts.stream).map_err(wrong)?,
-            None => parts.runner().enqueue(&parts.nodes.eager, &shape).map_err(wrong)?,
+            None => parts.runner().enqueue(parts.nodes.of(bucket), &shape).map_err(wrong)?,
         }
         self.done[turn].record(&parts.stream).map_err(wrong)
     }
@@ -295,6 +298,11 @@ impl Parts {
             outputs: [self.outputs[0].device_ptr(), self.outputs[1].device_ptr()],
             tokens_bytes: Sampled::tokens_bytes(&self.capacity),
         }
+    }
+
+    /// Rows of the largest decode step that runs as one.
+    fn largest_bucket(&self) -> usize {
+        bucket_for(self.capacity.sequences).unwrap_or(BUCKETS[BUCKETS.len() - 1])
     }
 
     /// Most rows of an attention tile, in every attention of the program.

@@ -19,7 +19,8 @@ pub unsafe fn take_input(
 ) -> Result<(), CudaError> {
     let words = bytes / 16;
     let args = Args::new().ptr(blocks[0]).ptr(blocks[1]).ptr(count).ptr(to).u32(words as u32);
-    let launch = Launch::new((words.div_ceil(256) as u32).clamp(1, 64), 256);
+    // The first of its step: nothing to overlap with.
+    let launch = Launch { pdl: false, ..Launch::new((words.div_ceil(256) as u32).clamp(1, 64), 256) };
     // SAFETY: the arguments are the kernel's; the rest is the caller's.
     unsafe { stream.launch(kernels.get("take_input"), &launch, &args) }
 }

@@ -1,0 +1,7 @@
+//! What needs a GPU. Everything is ignored by default and run with `--ignored` where there is one; the binary carries
+//! its data, so that it can be taken to another machine. With one GPU, ranks share it.
+
+mod golden;
+mod ops;
+mod rank;
+mod support;
