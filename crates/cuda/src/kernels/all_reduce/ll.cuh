@@ -23,6 +23,7 @@ constexpr int MAX_RANKS = 8;
 constexpr unsigned long long CALL_SHARE = 1ull << 16;  // more warps than any grid here has
 constexpr unsigned long long DEAD = 1ull << 63;        // in the counter: a deadline passed, later calls do nothing
 constexpr unsigned SPINS_PER_CHECK = 32;               // a failed poll takes about a microsecond
+constexpr unsigned long long CHECK_NS = 1000000;
 
 constexpr unsigned ERROR_SILENT = 1;   // a rank did not send in time
 constexpr unsigned ERROR_ABORTED = 2;  // the host asked to stop
@@ -108,10 +109,11 @@ __device__ __forceinline__ bool load_line(const uint4* line, uint2& data, const 
     return a == call.flag_a && b == call.flag_b;
 }
 
-// One waiting thread's clock. The first check only starts it: a wait that is over sooner costs nothing.
+// One waiting thread's clock. It looks at the time every SPINS_PER_CHECK failed polls and at the host's words at most
+// every CHECK_NS: those lie across PCIe, and thousands of waiting warps that read them would hold up the data.
 struct Patience {
     unsigned spins = 0;
-    unsigned long long start = 0;
+    unsigned long long start = 0, checked = 0;
 };
 
 __device__ __forceinline__ void report(const Link& link, const Call& call, unsigned error, unsigned silent,
@@ -128,18 +130,20 @@ __device__ __forceinline__ void report(const Link& link, const Call& call, unsig
     __threadfence_system();
 }
 
-// After a failed poll: whether to go on waiting for `silent`. `patience_factor` is 2 for waits inside the own device,
-// which are over as soon as those for other ranks are.
+// After a failed poll: whether to go on waiting for `silent`. `factor` is 2 for waits inside the own device, which are
+// over as soon as those for other ranks are.
 __device__ __forceinline__ bool may_wait(Patience& p, const Link& link, const Call& call, unsigned silent,
                                          unsigned kind, unsigned factor = 1) {
     if (++p.spins % SPINS_PER_CHECK) return true;
-    unsigned long long now = now_ns();
-    if (p.start == 0) p.start = now;
-    const volatile Control* c = link.control;
+    const unsigned long long now = now_ns();
+    if (p.start == 0) p.start = p.checked = now;
+    if (now - p.checked < CHECK_NS) return true;
+    p.checked = now;
     if (*(const volatile unsigned long long*)link.counter & DEAD) return false;
-    unsigned long long waited = now - p.start;
-    bool late = waited > c->deadline_ns * factor;
-    bool aborted = c->abort != 0;
+    const volatile Control* c = link.control;
+    const unsigned long long waited = now - p.start;
+    const bool late = waited > c->deadline_ns * factor;
+    const bool aborted = c->abort != 0;
     if (!late && !aborted) return true;
     report(link, call, late ? ERROR_SILENT : ERROR_ABORTED, silent, kind, waited);
     return false;

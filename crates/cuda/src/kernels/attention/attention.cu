@@ -1,0 +1,487 @@
+// Attention over a paged KV cache (cache.cuh), grouped-query, causal, online softmax in f32.
+//
+//   attention_decode_*   every row its own sequence. One launch does it all: per-head RMSNorm of queries and keys
+//                        (optional), rotation, the write of this position's key and value, and attention over
+//                        positions 0..=p. Long contexts are split over blocks of the grid; the last block to finish
+//                        adds up the parts in order, so the result does not depend on who was first.
+//   rope_kv_write_*      the same preparation for any rows: queries in place, keys and values into the cache.
+//   attention_rows_*     any mix of rows of several sequences, after rope_kv_write: tiles of a few neighbouring rows
+//                        of one sequence.
+//
+// q, k, v, out: f32, rows `*_stride` values apart. A block has 4 warps; a warp takes every fourth KV block (32 tokens)
+// of its range. It holds SLOTS query vectors (heads that share the KV head; times rows in attention_rows) in
+// registers, LANES lanes to a key, 8 values a lane.
+//
+// Bytes: every key and value once per SLOTS query vectors: 2 * tokens * kv_heads * head_dim * 2. At decode that is the
+// floor (4 MB at 1,024 tokens of 8 x 128: 0.9 us at 4.5 TB/s); below some thousand tokens latency bounds it: prologue,
+// one or two rounds of loads, the hand-over between splits.
+// Verified on: H200.
+#include "../all_reduce/ll.cuh"
+#include "cache.cuh"
+
+using namespace tombolo;
+
+namespace {
+
+constexpr unsigned WARPS = 4;
+constexpr unsigned THREADS = WARPS * 32;
+constexpr float NEG_INF = -__builtin_huge_valf();
+
+struct Args {
+    float* q;  // written by rope_kv_write only
+    const float* k;
+    const float* v;
+    float* out;
+    void* cache;                 // this layer's
+    const unsigned* positions;   // [rows]; NO_ROW: padding
+    const unsigned* sequences;   // [rows]: which block table
+    const unsigned* tables;      // [sequences][table_len]: block numbers
+    const uint2* tiles;          // attention_rows: first row and number of rows of every tile
+    const float* q_norm;         // [head_dim] or null
+    const float* k_norm;         // [head_dim] or null
+    float* parts;                // attention_decode: [rows][heads][splits][head_dim + 2]
+    unsigned* tickets;           // attention_decode: [rows][kv_heads * head groups], zero, and zero again afterwards
+    Rotation rotation;
+    unsigned q_stride, k_stride, v_stride, out_stride;
+    unsigned rows, heads, kv_heads, head_dim, table_len, splits;
+    float scale, eps;
+    // 1: positions, sequences and tables may be read before the kernel before has ended (the kernel that wrote them did
+    // not let its own successor start early, and fenced its writes). Then rotation and prefetch overlap that kernel.
+    unsigned early;
+    unsigned reserved;
+};
+
+// Past any first-level cache: another kernel may have left an older step's words there.
+__device__ __forceinline__ unsigned load_word(const unsigned* p) {
+    unsigned v;
+    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+template <class C, int SLOTS, int LANES>
+struct Shared {
+    static constexpr int DIM = LANES * 8;
+    float q[SLOTS][DIM];
+    float k[DIM], v[DIM];  // of the current position, rounded as the cache rounds
+    float cosines[DIM / 2], sines[DIM / 2];
+    float scores[WARPS][SLOTS][BLOCK_TOKENS];
+    float sums[WARPS][SLOTS][DIM];
+    float most[WARPS][SLOTS], total[WARPS][SLOTS];
+    unsigned last;
+};
+
+// What one warp knows of its tokens so far.
+template <int SLOTS>
+struct State {
+    float most[SLOTS], total[SLOTS], sum[SLOTS][8];
+};
+
+// One KV block of one head: keys, softmax, values. `limit[s]`: tokens of this block that slot s may see.
+// CURRENT: the token `current` of this block (if below BLOCK_TOKENS) is taken from shared memory, not the cache.
+template <class C, int SLOTS, int LANES, bool CURRENT, class S>
+__device__ __forceinline__ void visit_block(S& sh, State<SLOTS>& st, const float (&q)[SLOTS][8],
+                                            const typename C::Value* keys, const typename C::Value* values,
+                                            unsigned head_dim, const unsigned (&limit)[SLOTS], unsigned longest,
+                                            unsigned current) {
+    constexpr int TOKENS = 32 / LANES;  // at once
+    constexpr int STEPS = LANES;        // to see all 32
+    constexpr int WANTED = SLOTS > 4 ? C::IN_FLIGHT / 2 : C::IN_FLIGHT;  // registers are short with many slots
+    constexpr int BATCH = STEPS < WANTED ? STEPS : WANTED;
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const unsigned part = lane % LANES, slot_token = lane / LANES;
+    const bool reads = part * 8 < head_dim;
+
+#pragma unroll 1
+    for (int step = 0; step < STEPS; step += BATCH) {
+        typename C::Raw raw[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            unsigned token = (step + i) * TOKENS + slot_token;
+            raw[i] = reads && token < longest ? C::load(keys + token * head_dim + part * 8) : C::zero();
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            unsigned token = (step + i) * TOKENS + slot_token;
+            float key[8];
+            C::unpack(raw[i], key);
+            if (CURRENT && token == current) {
+#pragma unroll
+                for (int e = 0; e < 8; e++) key[e] = reads ? sh.k[part * 8 + e] : 0.f;
+            }
+#pragma unroll
+            for (int s = 0; s < SLOTS; s++) {
+                float dot = 0.f;
+#pragma unroll
+                for (int e = 0; e < 8; e++) dot = fmaf(q[s][e], key[e], dot);
+#pragma unroll
+                for (int o = LANES / 2; o; o >>= 1) dot += __shfl_xor_sync(~0u, dot, o);
+                if (part == 0) sh.scores[warp][s][token] = dot;
+            }
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int s = 0; s < SLOTS; s++) {
+        float score = lane < limit[s] ? sh.scores[warp][s][lane] : NEG_INF;
+        float most = fmaxf(st.most[s], max_over_warp(score));
+        // A slot that sees nothing of this block (and nothing before it) stays as it is.
+        float p = lane < limit[s] ? exp2f(score - most) : 0.f;
+        float shrink = limit[s] ? exp2f(st.most[s] - most) : 1.f;
+        st.total[s] = st.total[s] * shrink + sum_over_warp(p);
+        st.most[s] = most;
+        sh.scores[warp][s][lane] = p;
+#pragma unroll
+        for (int e = 0; e < 8; e++) st.sum[s][e] *= shrink;
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int step = 0; step < STEPS; step += BATCH) {
+        typename C::Raw raw[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            unsigned token = (step + i) * TOKENS + slot_token;
+            // What lies beyond the last token was never written: it must not meet the zero weights.
+            raw[i] = reads && token < longest ? C::load(values + token * head_dim + part * 8) : C::zero();
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            unsigned token = (step + i) * TOKENS + slot_token;
+            float value[8];
+            C::unpack(raw[i], value);
+            if (CURRENT && token == current) {
+#pragma unroll
+                for (int e = 0; e < 8; e++) value[e] = reads ? sh.v[part * 8 + e] : 0.f;
+            }
+#pragma unroll
+            for (int s = 0; s < SLOTS; s++) {
+                float p = sh.scores[warp][s][token];
+#pragma unroll
+                for (int e = 0; e < 8; e++) st.sum[s][e] = fmaf(p, value[e], st.sum[s][e]);
+            }
+        }
+    }
+    __syncwarp();
+}
+
+template <int SLOTS>
+__device__ __forceinline__ void clear(State<SLOTS>& st) {
+#pragma unroll
+    for (int s = 0; s < SLOTS; s++) {
+        st.most[s] = NEG_INF;
+        st.total[s] = 0.f;
+#pragma unroll
+        for (int e = 0; e < 8; e++) st.sum[s][e] = 0.f;
+    }
+}
+
+// Adds up the lanes that saw different tokens, and leaves every warp's state in shared memory.
+template <int SLOTS, int LANES, class S>
+__device__ __forceinline__ void share(S& sh, State<SLOTS>& st) {
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32, part = lane % LANES;
+#pragma unroll
+    for (int s = 0; s < SLOTS; s++) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            float v = st.sum[s][e];
+#pragma unroll
+            for (int o = 16; o >= LANES; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+            if (lane < LANES) sh.sums[warp][s][part * 8 + e] = v;
+        }
+        if (lane == 0) {
+            sh.most[warp][s] = st.most[s];
+            sh.total[warp][s] = st.total[s];
+        }
+    }
+    __syncthreads();
+}
+
+// One value of one slot, over the warps in order: unnormalised sum; most and total are the slot's.
+template <class S>
+__device__ __forceinline__ float combine(const S& sh, unsigned slot, unsigned e, float& most, float& total) {
+    most = NEG_INF;
+#pragma unroll
+    for (unsigned w = 0; w < WARPS; w++) most = fmaxf(most, sh.most[w][slot]);
+    float sum = 0.f;
+    total = 0.f;
+#pragma unroll
+    for (unsigned w = 0; w < WARPS; w++) {
+        float shrink = sh.most[w][slot] == NEG_INF ? 0.f : exp2f(sh.most[w][slot] - most);
+        total += sh.total[w][slot] * shrink;
+        sum += sh.sums[w][slot][e] * shrink;
+    }
+    return sum;
+}
+
+template <int SLOTS, class S>
+__device__ __forceinline__ void load_queries(const S& sh, float (&q)[SLOTS][8], unsigned part, unsigned head_dim) {
+#pragma unroll
+    for (int s = 0; s < SLOTS; s++) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) q[s][e] = part * 8 < head_dim ? sh.q[s][part * 8 + e] : 0.f;
+    }
+}
+
+// The last block of a (row, head group) adds up all parts in order of the splits.
+__device__ __forceinline__ void add_parts(const Args& a, unsigned row, unsigned first_head, unsigned slots,
+                                          unsigned active) {
+    const unsigned stride = a.head_dim + 2;
+    for (unsigned i = threadIdx.x; i < slots * a.head_dim; i += THREADS) {
+        unsigned s = i / a.head_dim, e = i % a.head_dim;
+        const float* parts = a.parts + (size_t(row) * a.heads + first_head + s) * a.splits * stride;
+        float most = NEG_INF, total = 0.f, sum = 0.f;
+        for (unsigned n = 0; n < active; n++) most = fmaxf(most, __ldcg(parts + n * stride + a.head_dim));
+        for (unsigned n = 0; n < active; n++) {
+            const float* part = parts + n * stride;
+            float shrink = exp2f(__ldcg(part + a.head_dim) - most);
+            total += __ldcg(part + a.head_dim + 1) * shrink;
+            sum += __ldcg(part + e) * shrink;
+        }
+        a.out[size_t(row) * a.out_stride + (first_head + s) * a.head_dim + e] = sum / total;
+    }
+}
+
+// Asks L2 for keys and values of the range: they do not depend on the kernel before.
+template <class V>
+__device__ __forceinline__ void prefetch(const Args& a, const V* layer, const unsigned* table, unsigned kv_head,
+                                         unsigned first, unsigned end) {
+    const unsigned bytes = BLOCK_TOKENS * a.head_dim * sizeof(V);
+    const unsigned most = first + 16 < end ? first + 16 : end;
+    for (unsigned b = first; b < most; b++) {
+        for (unsigned part = 0; part < 2; part++) {
+            const char* p = (const char*)cache_head(layer, load_word(table + b), part, a.kv_heads, kv_head, a.head_dim);
+            for (unsigned at = threadIdx.x * 128; at < bytes; at += THREADS * 128) {
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(p + at));
+            }
+        }
+    }
+}
+
+// grid: (splits, kv_heads * head groups, rows)
+template <class C, int SLOTS, int LANES>
+__device__ __forceinline__ void decode(const Args& a) {
+    using Value = typename C::Value;
+    __shared__ Shared<C, SLOTS, LANES> sh;
+    launch_dependents();
+    const unsigned row = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x / 32, part = lane % LANES;
+    const unsigned per_kv = a.heads / a.kv_heads, groups = (per_kv + SLOTS - 1) / SLOTS;
+    const unsigned kv_head = blockIdx.y / groups, group = blockIdx.y % groups;
+    const unsigned first_head = kv_head * per_kv + group * SLOTS;
+    const unsigned slots = min(unsigned(SLOTS), per_kv - group * SLOTS);
+    if (!a.early) wait_for_prerequisites();
+    const unsigned position = load_word(a.positions + row);
+    const unsigned blocks = position / BLOCK_TOKENS + 1;
+    // At least one KV block for every warp, so that short contexts need no hand-over.
+    const unsigned chunk = max((blocks + a.splits - 1) / a.splits, WARPS), active = (blocks + chunk - 1) / chunk;
+    const unsigned split = blockIdx.x, first = split * chunk, end = min(first + chunk, blocks);
+    if (position == NO_ROW || split >= active) {
+        wait_for_prerequisites();
+        return;
+    }
+    const bool owner = split == active - 1;  // of the current position
+    const unsigned* table = a.tables + size_t(load_word(a.sequences + row)) * a.table_len;
+    Value* layer = (Value*)a.cache;
+    for (unsigned j = threadIdx.x; j < a.rotation.pairs; j += THREADS) {
+        turn(float(position), a.rotation.frequencies[j], sh.cosines[j], sh.sines[j]);
+    }
+    prefetch(a, layer, table, kv_head, first, end);
+    __syncthreads();
+    wait_for_prerequisites();
+
+    const unsigned dim = a.head_dim;
+    for (unsigned s = warp; s < slots + (owner ? 2u : 0u); s += WARPS) {
+        if (s < slots) {
+            const float* x = a.q + size_t(row) * a.q_stride + (first_head + s) * dim;
+            prepare_head(x, a.q_norm, a.eps, a.rotation, sh.cosines, sh.sines, sh.q[s], dim);
+            for (unsigned i = lane; i < dim; i += 32) sh.q[s][i] *= a.scale * 1.44269504f;  // scores in powers of 2
+        } else if (s == slots) {
+            const float* x = a.k + size_t(row) * a.k_stride + kv_head * dim;
+            prepare_head(x, a.k_norm, a.eps, a.rotation, sh.cosines, sh.sines, sh.k, dim);
+            for (unsigned i = lane; i < dim; i += 32) sh.k[i] = C::round(sh.k[i]);
+        } else {
+            const float* x = a.v + size_t(row) * a.v_stride + kv_head * dim;
+            for (unsigned i = lane; i < dim; i += 32) sh.v[i] = C::round(x[i]);
+        }
+    }
+    for (unsigned s = slots + warp; s < SLOTS; s += WARPS) {
+        for (unsigned i = lane; i < dim; i += 32) sh.q[s][i] = 0.f;
+    }
+    __syncthreads();
+    const unsigned current = position % BLOCK_TOKENS;
+    if (owner && group == 0) {
+        const unsigned block = table[blocks - 1];
+        Value* to_k = cache_head(layer, block, 0, a.kv_heads, kv_head, dim) + current * dim;
+        Value* to_v = cache_head(layer, block, 1, a.kv_heads, kv_head, dim) + current * dim;
+        for (unsigned i = threadIdx.x; i < dim; i += THREADS) {
+            to_k[i] = C::from_float(sh.k[i]);
+            to_v[i] = C::from_float(sh.v[i]);
+        }
+    }
+
+    float q[SLOTS][8];
+    load_queries<SLOTS>(sh, q, part, dim);
+    State<SLOTS> st;
+    clear(st);
+    for (unsigned b = first + warp; b < end; b += WARPS) {
+        const bool is_last = b == blocks - 1;
+        const unsigned tokens = is_last ? current + 1 : BLOCK_TOKENS;
+        unsigned limit[SLOTS];
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) limit[s] = tokens;
+        const Value* keys = cache_head(layer, table[b], 0, a.kv_heads, kv_head, dim);
+        const Value* values = cache_head(layer, table[b], 1, a.kv_heads, kv_head, dim);
+        visit_block<C, SLOTS, LANES, true>(sh, st, q, keys, values, dim, limit, is_last ? current : BLOCK_TOKENS,
+                                           is_last ? current : BLOCK_TOKENS);
+    }
+    share<SLOTS, LANES>(sh, st);
+    const unsigned stride = dim + 2;
+    for (unsigned i = threadIdx.x; i < slots * dim; i += THREADS) {
+        unsigned s = i / dim, e = i % dim;
+        float most, total, sum = combine(sh, s, e, most, total);
+        if (active == 1) {
+            a.out[size_t(row) * a.out_stride + (first_head + s) * dim + e] = sum / total;
+        } else {
+            float* to = a.parts + ((size_t(row) * a.heads + first_head + s) * a.splits + split) * stride;
+            to[e] = sum;
+            if (e == 0) to[dim] = most, to[dim + 1] = total;
+        }
+    }
+    if (active == 1) return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        sh.last = atomicInc(a.tickets + row * gridDim.y + blockIdx.y, active - 1) == active - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (sh.last) add_parts(a, row, first_head, slots, active);
+}
+
+// grid: (1, kv_heads * head groups, tiles). A tile has at most max(1, SLOTS / per_kv) rows.
+template <class C, int SLOTS, int LANES>
+__device__ __forceinline__ void attend_rows(const Args& a) {
+    using Value = typename C::Value;
+    __shared__ Shared<C, SLOTS, LANES> sh;
+    launch_dependents();
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32, part = lane % LANES, dim = a.head_dim;
+    const unsigned per_kv = a.heads / a.kv_heads, groups = (per_kv + SLOTS - 1) / SLOTS;
+    const unsigned kv_head = blockIdx.y / groups, group = blockIdx.y % groups;
+    const unsigned per_row = min(unsigned(SLOTS), per_kv - group * SLOTS);
+    const unsigned first_head = kv_head * per_kv + group * SLOTS;
+    if (!a.early) wait_for_prerequisites();
+    const uint2 tile = make_uint2(load_word(&a.tiles[blockIdx.z].x), load_word(&a.tiles[blockIdx.z].y));
+    const unsigned slots = tile.y * per_row;
+    const unsigned* table = a.tables + size_t(load_word(a.sequences + tile.x)) * a.table_len;
+    const unsigned first_position = load_word(a.positions + tile.x);
+    const unsigned end = first_position + tile.y;  // tokens that the last row sees
+    wait_for_prerequisites();
+
+    for (unsigned s = warp; s < SLOTS; s += WARPS) {
+        const float* x = a.q + size_t(tile.x + s / per_row) * a.q_stride + (first_head + s % per_row) * dim;
+        for (unsigned i = lane; i < dim; i += 32) sh.q[s][i] = s < slots ? x[i] * a.scale * 1.44269504f : 0.f;
+    }
+    __syncthreads();
+    float q[SLOTS][8];
+    load_queries<SLOTS>(sh, q, part, dim);
+    State<SLOTS> st;
+    clear(st);
+    const Value* layer = (const Value*)a.cache;
+    for (unsigned b = warp; b * BLOCK_TOKENS < end; b += WARPS) {
+        const unsigned before = b * BLOCK_TOKENS;
+        unsigned limit[SLOTS];
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            unsigned sees = first_position + min(s / per_row, tile.y - 1) + 1;
+            limit[s] = sees > before ? min(sees - before, BLOCK_TOKENS) : 0;
+        }
+        const Value* keys = cache_head(layer, table[b], 0, a.kv_heads, kv_head, dim);
+        const Value* values = cache_head(layer, table[b], 1, a.kv_heads, kv_head, dim);
+        visit_block<C, SLOTS, LANES, false>(sh, st, q, keys, values, dim, limit, min(end - before, BLOCK_TOKENS),
+                                            BLOCK_TOKENS);
+    }
+    share<SLOTS, LANES>(sh, st);
+    for (unsigned i = threadIdx.x; i < slots * dim; i += THREADS) {
+        unsigned s = i / dim, e = i % dim;
+        float most, total, sum = combine(sh, s, e, most, total);
+        a.out[size_t(tile.x + s / per_row) * a.out_stride + (first_head + s % per_row) * dim + e] = sum / total;
+    }
+}
+
+// grid: rows. Warps share out the row's heads.
+template <class C>
+__device__ __forceinline__ void rope_kv_write(const Args& a) {
+    using Value = typename C::Value;
+    constexpr unsigned DIM = 256;
+    __shared__ float cosines[DIM / 2], sines[DIM / 2], head[WARPS][DIM];
+    launch_dependents();
+    const unsigned row = blockIdx.x, lane = threadIdx.x & 31, warp = threadIdx.x / 32, dim = a.head_dim;
+    if (!a.early) wait_for_prerequisites();
+    const unsigned position = load_word(a.positions + row);
+    if (position == NO_ROW) {
+        wait_for_prerequisites();
+        return;
+    }
+    for (unsigned j = threadIdx.x; j < a.rotation.pairs; j += THREADS) {
+        turn(float(position), a.rotation.frequencies[j], cosines[j], sines[j]);
+    }
+    const unsigned* table = a.tables + size_t(load_word(a.sequences + row)) * a.table_len;
+    const unsigned block = load_word(table + position / BLOCK_TOKENS);
+    const unsigned token = position % BLOCK_TOKENS;
+    __syncthreads();
+    wait_for_prerequisites();
+    for (unsigned h = warp; h < a.heads + 2 * a.kv_heads; h += WARPS) {
+        if (h < a.heads) {
+            float* x = a.q + size_t(row) * a.q_stride + h * dim;
+            prepare_head(x, a.q_norm, a.eps, a.rotation, cosines, sines, head[warp], dim);
+            for (unsigned i = lane; i < dim; i += 32) x[i] = head[warp][i];
+        } else if (h < a.heads + a.kv_heads) {
+            const unsigned kv = h - a.heads;
+            const float* x = a.k + size_t(row) * a.k_stride + kv * dim;
+            prepare_head(x, a.k_norm, a.eps, a.rotation, cosines, sines, head[warp], dim);
+            Value* to = cache_head((Value*)a.cache, block, 0, a.kv_heads, kv, dim) + token * dim;
+            for (unsigned i = lane; i < dim; i += 32) to[i] = C::from_float(head[warp][i]);
+        } else {
+            const unsigned kv = h - a.heads - a.kv_heads;
+            const float* x = a.v + size_t(row) * a.v_stride + kv * dim;
+            Value* to = cache_head((Value*)a.cache, block, 1, a.kv_heads, kv, dim) + token * dim;
+            for (unsigned i = lane; i < dim; i += 32) to[i] = C::from_float(x[i]);
+        }
+        __syncwarp();
+    }
+}
+
+}  // namespace
+
+#define DECODE(type, slots, lanes, dim)                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_decode_##type##_##slots##_##dim( \
+        const __grid_constant__ Args args) {                                                         \
+        decode<Cache##type, slots, lanes>(args);                                                     \
+    }
+#define ROWS(type, slots, lanes, dim)                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_##type##_##slots##_##dim( \
+        const __grid_constant__ Args args) {                                                       \
+        attend_rows<Cache##type, slots, lanes>(args);                                              \
+    }
+#define PREPARE(type)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) rope_kv_write_##type(const __grid_constant__ Args args) { \
+        rope_kv_write<Cache##type>(args);                                                                         \
+    }
+
+// dim: the largest head that the kernel takes.
+DECODE(F16, 1, 8, 64)
+DECODE(F16, 1, 16, 128)
+DECODE(F16, 4, 8, 64)
+DECODE(F16, 4, 16, 128)
+DECODE(F16, 4, 32, 256)
+DECODE(F16, 8, 8, 64)
+DECODE(F16, 8, 16, 128)
+DECODE(F32, 4, 8, 64)
+DECODE(F32, 4, 16, 128)
+DECODE(F32, 4, 32, 256)
+ROWS(F16, 8, 8, 64)
+ROWS(F16, 8, 16, 128)
+ROWS(F16, 4, 32, 256)
+ROWS(F32, 4, 8, 64)
+ROWS(F32, 4, 16, 128)
+ROWS(F32, 4, 32, 256)
+PREPARE(F16)
+PREPARE(F32)
