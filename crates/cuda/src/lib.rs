@@ -20,7 +20,7 @@ mod upload;
 pub use collective::Transport;
 pub use driver::{DeviceInfo, NoGpu};
 pub use error::{LoadError, device_name};
-pub use load::{Options, load};
+pub use load::{Options, load, load_eager};
 
 /// The GPUs of this machine.
 ///

@@ -28,8 +28,6 @@ pub struct Options {
     pub transport: Transport,
     /// The longest that a rank waits for another.
     pub deadline: Duration,
-    /// Record decode steps as graphs. Off: everything is launched node by node, for tests.
-    pub graphs: bool,
 }
 
 impl Default for Options {
@@ -39,7 +37,6 @@ impl Default for Options {
             arith: Arith::Production,
             transport: Transport::Auto,
             deadline: Duration::from_secs(20),
-            graphs: true,
         }
     }
 }
@@ -67,6 +64,31 @@ pub fn load(
     tp: usize,
     capacity: Capacity,
     options: &Options,
+) -> Result<Vec<Box<dyn Backend>>, LoadError> {
+    load_as(gguf, config, tp, capacity, options, true)
+}
+
+/// As [`load`], but nothing is recorded: every step is launched node by node. For tests that hold the two together.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_eager(
+    gguf: Arc<Gguf>,
+    config: &Config,
+    tp: usize,
+    capacity: Capacity,
+    options: &Options,
+) -> Result<Vec<Box<dyn Backend>>, LoadError> {
+    load_as(gguf, config, tp, capacity, options, false)
+}
+
+fn load_as(
+    gguf: Arc<Gguf>,
+    config: &Config,
+    tp: usize,
+    capacity: Capacity,
+    options: &Options,
+    graphs: bool,
 ) -> Result<Vec<Box<dyn Backend>>, LoadError> {
     if options.devices.len() != tp {
         return Err(LoadError::Devices { tp, named: options.devices.len() });
@@ -99,7 +121,7 @@ pub fn load(
             l.into_parts(collective, group, capacity, options, shared_device, remark.clone())
         })
         .collect();
-    in_threads(parts, |parts| Rank::new(parts, options.graphs))
+    in_threads(parts, |parts| Rank::new(parts, graphs))
         .map(|ranks| ranks.into_iter().map(|r| Box::new(r) as Box<dyn Backend>).collect())
 }
 

@@ -2,7 +2,7 @@
 //! memory that is not there is an error.
 
 use crate::support::{decode, distance, goldens, options, prefill, rows};
-use tombolo_cuda::{LoadError, Options, Transport, load};
+use tombolo_cuda::{LoadError, Transport, load};
 use tombolo_model::{Arith, Capacity, Sampling, Step, Token};
 
 #[test]
@@ -12,8 +12,9 @@ fn graphs_give_what_eager_launches_give_bit_for_bit() {
         for tp in [1, 2] {
             for golden in goldens() {
                 let run = |graphs| {
-                    let options = Options { graphs, ..options(tp, arith, Transport::Auto) };
-                    let mut ranks = golden.load(tp, options).unwrap();
+                    let options = options(tp, arith, Transport::Auto);
+                    let ranks = if graphs { golden.load(tp, options) } else { golden.load_eager(tp, options) };
+                    let mut ranks = ranks.unwrap();
                     ranks.run(prefill(&golden.tokens));
                     let at = |i| golden.tokens.len() + i;
                     let steps = golden.decode_tokens.iter().enumerate();

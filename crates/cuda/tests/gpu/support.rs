@@ -3,11 +3,14 @@
 use safetensors::SafeTensors;
 use std::sync::Arc;
 use std::time::Duration;
-use tombolo_cuda::{LoadError, Options, Transport, devices, load};
+use tombolo_cuda::{LoadError, Options, Transport, devices, load, load_eager};
 use tombolo_gguf::Gguf;
 use tombolo_model::{
     Arith, BLOCK_TOKENS, Backend, Capacity, Config, Row, Sampling, Sequence, Step, StepOutput, Token,
 };
+
+type Load =
+    fn(Arc<Gguf>, &Config, usize, Capacity, &Options) -> Result<Vec<Box<dyn Backend>>, LoadError>;
 
 /// A tiny model with what the reference makes of it.
 pub(crate) struct Golden {
@@ -56,8 +59,16 @@ impl Golden {
     }
 
     pub(crate) fn load(&self, tp: usize, options: Options) -> Result<Ranks, LoadError> {
+        self.load_by(load, tp, &options)
+    }
+
+    pub(crate) fn load_eager(&self, tp: usize, options: Options) -> Result<Ranks, LoadError> {
+        self.load_by(load_eager, tp, &options)
+    }
+
+    fn load_by(&self, load: Load, tp: usize, options: &Options) -> Result<Ranks, LoadError> {
         let capacity = Capacity::new(64, 64, 128);
-        let backends = load(self.gguf.clone(), &self.config, tp, capacity, &options)?;
+        let backends = load(self.gguf.clone(), &self.config, tp, capacity, options)?;
         for backend in &backends {
             println!("{}: {}", self.name, backend.describe());
         }
@@ -69,7 +80,7 @@ impl Golden {
 pub(crate) fn options(tp: usize, arith: Arith, transport: Transport) -> Options {
     let there = devices().expect("these tests need a GPU").len();
     let devices = if there >= tp { (0..tp).collect() } else { vec![0; tp] };
-    Options { devices, arith, transport, deadline: Duration::from_secs(10), graphs: true }
+    Options { devices, arith, transport, deadline: Duration::from_secs(10) }
 }
 
 /// All ranks of a model.
