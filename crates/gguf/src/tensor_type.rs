@@ -126,7 +126,7 @@ impl TensorType {
     /// Bytes of `values` values, a whole number of blocks; `None` where they are not, or where the size overflows.
     pub fn bytes_of(self, values: u64) -> Option<u64> {
         let len = self.block_len() as u64;
-        if values % len != 0 {
+        if !values.is_multiple_of(len) {
             return None;
         }
         (values / len).checked_mul(self.block_bytes() as u64)

@@ -97,7 +97,7 @@ fn tensor<R: Read>(c: &mut Cursor<R>, index: u64, alignment: u64) -> Result<Tens
         Err(Misfit::Overflow) => return Err(c.fail(Fault::ShapeOverflow { tensor: name, dims })),
     };
     let offset = c.u64(place())?;
-    if offset % alignment != 0 {
+    if !offset.is_multiple_of(alignment) {
         return Err(c.fail(Fault::UnalignedOffset { tensor: name, data_offset: offset, alignment }));
     }
     Ok(TensorInfo { name, dims, ty, offset, bytes })

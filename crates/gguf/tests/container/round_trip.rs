@@ -93,7 +93,9 @@ fn write(
     writer.finish_header().unwrap();
     for (i, (ty, dims)) in tensors.values().enumerate() {
         let bytes = ty.bytes_of(dims.iter().product()).unwrap() as usize;
-        data(i, bytes).chunks(piece).for_each(|part| drop(writer.data(part).unwrap()));
+        for part in data(i, bytes).chunks(piece) {
+            writer.data(part).unwrap();
+        }
     }
     writer.finish().unwrap()
 }
