@@ -11,7 +11,7 @@ computes in f32 gets the same logits up to the order of its sums.
 import argparse
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,6 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from transformers.cache_utils import DynamicCache
 
 import forward
+import k_blocks
 
 DATA = Path(__file__).resolve().parents[2] / "crates" / "model" / "tests" / "data"
 PREFILL = 64
@@ -37,7 +38,7 @@ CHECK_MOST = 1e-4
 
 @dataclass(frozen=True)
 class Model:
-    """One golden model. Cuts in four stay whole blocks of 32: heads, and feed_forward / 4."""
+    """One golden model. By default cuts in four stay whole blocks of 32: heads, and feed_forward / 4."""
 
     name: str
     architecture: str
@@ -47,8 +48,9 @@ class Model:
     theta: float
     eps: float
     tied: bool
-    matrix: Type  # of every matrix but the embedding table
+    matrix: Type  # of every matrix but those below
     embedding: Type
+    down: Type  # ffn_down
     layers: int = 3
     hidden: int = 64
     heads: int = 8
@@ -58,7 +60,7 @@ class Model:
 
 
 def llama(suffix: str, matrix: Type, embedding: Type) -> Model:
-    return Model(f"tiny-llama{suffix}", "llama", 4, 256, 32, 1e4, 1e-5, True, matrix, embedding)
+    return Model(f"tiny-llama{suffix}", "llama", 4, 256, 32, 1e4, 1e-5, True, matrix, embedding, matrix)
 
 
 MODELS = [
@@ -66,7 +68,17 @@ MODELS = [
     llama("-q8_0", Type.Q8_0, Type.Q8_0),
     llama("-q4_0", Type.Q4_0, Type.Q8_0),
     # A vocabulary that no number of ranks divides, so that the uneven cut of the last matrix shows.
-    Model("tiny-qwen3", "qwen3", 10, 250, 64, 1e6, 1e-6, False, Type.F16, Type.F16),
+    Model("tiny-qwen3", "qwen3", 10, 250, 64, 1e6, 1e-6, False, Type.F16, Type.F16, Type.F16),
+    # Rows of whole blocks of 256, also when cut in two.
+    replace(
+        llama("-q4_k", Type.Q4_K, Type.Q6_K),
+        seed=1,
+        head_dim=64,
+        down=Type.Q6_K,
+        layers=2,
+        hidden=256,
+        feed_forward=512,
+    ),
 ]
 
 
@@ -88,37 +100,43 @@ def shapes(m: Model) -> dict[str, tuple[int, ...]]:
     return out
 
 
-def random_weights(m: Model, seed: int) -> dict[str, np.ndarray]:
-    """Weights that give logits a spread of a few units and attention some contrast, else a wrong pass would look right."""
+@dataclass(frozen=True)
+class Tensor:
+    """What the file stores, and the f32 values that it stands for."""
+
+    ty: Type
+    data: np.ndarray
+    value: np.ndarray
+
+
+def random_tensors(m: Model, seed: int) -> dict[str, Tensor]:
+    """Weights that spread logits by a few units and give attention some contrast, else a wrong pass looks right."""
     rng = np.random.Generator(np.random.PCG64(seed))
-    weights = {}
+    tensors = {}
     for name, shape in shapes(m).items():
-        value = rng.standard_normal(shape)
         part = name.rsplit(".", 1)[-1]
         if part.endswith("norm"):
-            value = 1.0 + 0.25 * value
-        elif part in ("token_embd", "output"):
-            value *= 2.5 * m.hidden**-0.5
+            value = (1.0 + 0.25 * rng.standard_normal(shape)).astype(np.float32)
+            tensors[name] = Tensor(Type.F32, value, value)
+            continue
+        spread = 2.5 if part in ("token_embd", "output") else 1.5 if part in ("attn_q", "attn_k") else 1.0
+        ty = {"token_embd": m.embedding, "ffn_down": m.down}.get(part, m.matrix)
+        if ty in (Type.Q4_K, Type.Q6_K):
+            data = k_blocks.random_rows(rng, shape, ty, spread * shape[-1] ** -0.5)
         else:
-            value *= shape[-1] ** -0.5 * (1.5 if part in ("attn_q", "attn_k") else 1.0)
-        weights[name] = value.astype(np.float32)
-    return weights
-
-
-def stored_type(m: Model, name: str, value: np.ndarray) -> Type:
-    if value.ndim == 1:
-        return Type.F32
-    return m.embedding if name == "token_embd" else m.matrix
+            data = quantize((rng.standard_normal(shape) * spread * shape[-1] ** -0.5).astype(np.float32), ty)
+        tensors[name] = Tensor(ty, data, np.ascontiguousarray(dequantize(data, ty), dtype=np.float32))
+    return tensors
 
 
 def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of q or k reordered for rotations that pair neighbours, from rotations that pair value j with j + dim / 2."""
+    """Rows of q or k for rotations that pair neighbours, from rows for rotations that pair j with j + dim / 2."""
     dim = rows.shape[0] // heads
     order = np.arange(dim).reshape(2, dim // 2).T.reshape(-1)
     return rows.reshape(heads, dim, -1)[:, order].reshape(rows.shape)
 
 
-def write_gguf(path: Path, m: Model, weights: dict[str, np.ndarray]) -> None:
+def write_gguf(path: Path, m: Model, tensors: dict[str, Tensor]) -> None:
     w = gguf.GGUFWriter(str(path), m.architecture)
     w.add_name(m.name)
     w.add_license("cc0-1.0")
@@ -135,14 +153,12 @@ def write_gguf(path: Path, m: Model, weights: dict[str, np.ndarray]) -> None:
     w.add_layer_norm_rms_eps(m.eps)
     w.add_vocab_size(m.vocabulary)
     w.add_tokenizer_model("none")
-    for name, value in weights.items():
-        ty = stored_type(m, name, value)
-        part = name.rsplit(".", 1)[-1]
+    for name, tensor in tensors.items():
+        data, part = tensor.data, name.rsplit(".", 1)[-1]
         if m.architecture == "llama" and part in ("attn_q", "attn_k"):
-            value = interleaved(value, m.heads if part == "attn_q" else m.kv_heads)
-        # Rows move whole, so rounding before or after the move gives the same values.
-        data = value if ty == Type.F32 else quantize(value, ty)
-        w.add_tensor(f"{name}.weight", data, raw_dtype=ty)
+            # Rows move whole, whatever their encoding.
+            data = interleaved(data, m.heads if part == "attn_q" else m.kv_heads)
+        w.add_tensor(f"{name}.weight", data, raw_dtype=tensor.ty)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
@@ -166,7 +182,7 @@ def transformers_name(name: str) -> str:
     return f"model.layers.{layer}.{parts[part]}.weight"
 
 
-def reference_model(m: Model, weights: dict[str, np.ndarray]) -> torch.nn.Module:
+def reference_model(m: Model, tensors: dict[str, Tensor]) -> torch.nn.Module:
     """The transformers model in f32 with the weights as the file will hold them."""
     kind, config = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen3": (Qwen3ForCausalLM, Qwen3Config)}[m.architecture]
     model = kind(
@@ -187,11 +203,7 @@ def reference_model(m: Model, weights: dict[str, np.ndarray]) -> torch.nn.Module
             attn_implementation="eager",
         )
     )
-    state = {}
-    for name, value in weights.items():
-        ty = stored_type(m, name, value)
-        rounded = value if ty == Type.F32 else dequantize(quantize(value, ty), ty)
-        state[transformers_name(name)] = torch.from_numpy(np.ascontiguousarray(rounded, dtype=np.float32))
+    state = {transformers_name(name): torch.from_numpy(tensor.value) for name, tensor in tensors.items()}
     if m.tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True)
@@ -199,9 +211,9 @@ def reference_model(m: Model, weights: dict[str, np.ndarray]) -> torch.nn.Module
 
 
 @torch.no_grad()
-def run(m: Model, weights: dict[str, np.ndarray], seed: int) -> tuple[dict[str, np.ndarray], float]:
+def run(m: Model, tensors: dict[str, Tensor], seed: int) -> tuple[dict[str, np.ndarray], float]:
     """The reference tensors, and the smallest distance between the best two candidates of a greedy choice."""
-    model = reference_model(m, weights)
+    model = reference_model(m, tensors)
     tokens = np.random.Generator(np.random.PCG64(seed + 1_000_000)).integers(0, m.vocabulary, PREFILL, dtype=np.int64)
     cache = DynamicCache(config=model.config)
     out = model(input_ids=torch.from_numpy(tokens[None]), past_key_values=cache, use_cache=True)
@@ -234,21 +246,23 @@ def main() -> None:
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ap.add_argument("--out", type=Path, default=DATA)
     ap.add_argument("--search", type=int, metavar="N", help="only print each model's greedy gap for the first N seeds")
+    ap.add_argument("--only", help="the one model of this name")
     args = ap.parse_args()
     # One thread: the order of sums, and with it the last bit of the logits, must not depend on the machine's cores.
     torch.set_num_threads(1)
+    models = [m for m in MODELS if args.only in (None, m.name)]
     if args.search:
-        for m in MODELS:
-            gaps = {seed: round(run(m, random_weights(m, seed), seed)[1], 4) for seed in range(args.search)}
+        for m in models:
+            gaps = {seed: round(run(m, random_tensors(m, seed), seed)[1], 4) for seed in range(args.search)}
             print(m.name, gaps)
         return
     args.out.mkdir(parents=True, exist_ok=True)
-    for m in MODELS:
-        weights = random_weights(m, m.seed)
-        reference, gap = run(m, weights, m.seed)
+    for m in models:
+        tensors = random_tensors(m, m.seed)
+        reference, gap = run(m, tensors, m.seed)
         assert gap >= GREEDY_GAP_LEAST, f"{m.name}: greedy gap {gap}, try another seed"
         gguf_path, reference_path = (args.out / f"{m.name}.{end}" for end in ("gguf", "safetensors"))
-        write_gguf(gguf_path, m, weights)
+        write_gguf(gguf_path, m, tensors)
         save_file(reference, reference_path)
         error = check(gguf_path, reference)
         assert error <= CHECK_MOST, f"{m.name}: forward.py differs by {error}"
