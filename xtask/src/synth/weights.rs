@@ -91,12 +91,20 @@ impl Maker {
                     }
                 }
             }
-            Self::Drawn { size, table } => {
-                for value in bytes.chunks_exact_mut(*size) {
-                    let at = random.next() as usize % TABLE * size;
-                    value.copy_from_slice(&table[at..at + size]);
-                }
-            }
+            Self::Drawn { size: 4, table } => draw::<4>(bytes, table, random),
+            Self::Drawn { table, .. } => draw::<2>(bytes, table, random),
+        }
+    }
+}
+
+/// Fills with entries of `N` bytes of the table, four to a random number.
+fn draw<const N: usize>(bytes: &mut [u8], table: &[u8], random: &mut Random) {
+    let table = table.as_chunks::<N>().0;
+    for values in bytes.as_chunks_mut::<N>().0.chunks_mut(4) {
+        let mut bits = random.next();
+        for value in values {
+            *value = table[bits as usize % TABLE];
+            bits >>= 16;
         }
     }
 }
