@@ -14,7 +14,9 @@ pub(crate) fn rewritten(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
         literal |= arg == "--";
         match arg.to_str() {
             Some("-tp") if !literal => "--tensor-parallel-size".into(),
-            Some(text) if !literal && text.starts_with("-tp=") => format!("--tensor-parallel-size={}", &text[4..]).into(),
+            Some(text) if !literal && text.starts_with("-tp=") => {
+                format!("--tensor-parallel-size={}", &text[4..]).into()
+            }
             _ => arg,
         }
     };

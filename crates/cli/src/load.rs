@@ -90,12 +90,8 @@ impl Loaded {
             eprintln!("{}", output::one_line(remark));
         }
         let first = self.devices.first().map_or("", |d| d);
-        let others = match self.devices.len() {
-            0 | 1 => String::new(),
-            ranks => format!(" (rank 0 of {ranks})"),
-        };
         eprintln!(
-            "loaded {} ({}, {}) in {:.1} s, context {}; {}{others}",
+            "loaded {} ({}, {}) in {:.1} s, context {}; {}",
             output::one_line(&self.config.name),
             self.config.architecture,
             output::bytes(self.gguf.file_bytes()),

@@ -24,11 +24,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
 
 /// A count of parameters as llama-bench prints it.
 pub(crate) fn parameters(count: u64) -> String {
-    if count < 1_000_000_000 {
-        format!("{:.2} M", count as f64 / 1e6)
-    } else {
-        format!("{:.2} B", count as f64 / 1e9)
-    }
+    if count < 1_000_000_000 { format!("{:.2} M", count as f64 / 1e6) } else { format!("{:.2} B", count as f64 / 1e9) }
 }
 
 /// A rate; 0 where no time has passed.

@@ -213,4 +213,3 @@ fn print(i: &Inspection, out: &mut impl Write) -> std::io::Result<()> {
         (None, fault) => writeln!(out, "cannot run: {}", output::one_line(fault.as_deref().unwrap_or("unknown"))),
     }
 }
-

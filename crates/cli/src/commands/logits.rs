@@ -200,7 +200,9 @@ fn divergence(reference: &[f32], other: &[f32]) -> f64 {
         let (p, q) = (f64::from(p) - p_norm, f64::from(q) - q_norm);
         p.exp() * (p - q)
     };
-    reference.iter().zip(other).map(term).sum()
+    let sum: f64 = reference.iter().zip(other).map(term).sum();
+    // Never below nothing but by rounding; not-a-number stays what it is.
+    if sum < 0.0 { 0.0 } else { sum }
 }
 
 fn top(logits: &[f32]) -> Option<usize> {

@@ -243,12 +243,12 @@ impl Session {
             if interrupted || writer.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let engine = &mut self.loaded.engine;
-        let finish = engine
-            .generate(&mut self.context, ids, &self.sampling, self.predict, on_token)
-            .map_err(|error| match error {
+        let finish = engine.generate(&mut self.context, ids, &self.sampling, self.predict, on_token).map_err(
+            |error| match error {
                 EngineError::EmptyPrompt | EngineError::PromptTooLong { .. } => input(error),
                 _ => failure(error),
-            })?;
+            },
+        )?;
         let ended = Instant::now();
         writer.write(&decoder.map(|d| d.finish()).unwrap_or_default());
         writer.end()?;

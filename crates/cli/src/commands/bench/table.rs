@@ -134,9 +134,11 @@ impl Printer {
 
 fn markdown_head(out: &mut impl Write) -> io::Result<()> {
     markdown_row(&COLUMNS.map(|(name, _, _)| name.to_string()), out)?;
-    let rules = COLUMNS.map(|(_, width, number)| {
-        if number { format!("{}:", "-".repeat(width - 1)) } else { "-".repeat(width) }
-    });
+    let rules = COLUMNS.map(
+        |(_, width, number)| {
+            if number { format!("{}:", "-".repeat(width - 1)) } else { "-".repeat(width) }
+        },
+    );
     markdown_row(&rules, out)
 }
 
@@ -236,8 +238,12 @@ mod tests {
         let text = printed(Format::Md, 2);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
-        assert!(lines[0].starts_with("| model                          |       size |     params | backend    | threads |"));
-        assert!(lines[1].starts_with("| ------------------------------ | ---------: | ---------: | ---------- | ------: |"));
+        assert!(
+            lines[0].starts_with("| model                          |       size |     params | backend    | threads |")
+        );
+        assert!(
+            lines[1].starts_with("| ------------------------------ | ---------: | ---------: | ---------- | ------: |")
+        );
         assert!(lines[2].contains("|  93.81 MiB |   134.52 M | CPU        |       2 |"), "{}", lines[2]);
         assert!(lines[2].ends_with("|   tg128 @ d512 |        180.50 ± 1.25 |"), "{}", lines[2]);
         assert!(lines.iter().all(|l| l.chars().count() == lines[0].chars().count()));

@@ -1,0 +1,180 @@
+//! Every command, on small models, as somebody would type it.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{Ran, golden, run, scratch, speaking_model, succeed, text, tombolo};
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+#[test]
+fn ids_in_ids_out() {
+    let model = golden("tiny-llama.gguf");
+    let args = ["run", text(&model), "--tokens", "1,2,3", "-n", "8", "--temp", "0"];
+    let ran = succeed(&args);
+    let ids: Vec<u32> = ran.out.trim_end().split(',').map(|id| id.parse().unwrap()).collect();
+    assert_eq!(ids.len(), 8);
+    assert!(ids.iter().all(|&id| id < 256));
+    assert!(ran.err.contains("loaded tiny-llama"), "{}", ran.err);
+    let last = ran.err.lines().last().unwrap();
+    assert!(last.starts_with("prompt 3 tokens ") && last.contains("generated 8 tokens "), "{last}");
+    assert_eq!(succeed(&args).out, ran.out);
+}
+
+#[test]
+fn a_seed_repeats_an_answer() {
+    let model = golden("tiny-qwen3.gguf");
+    let draw = |seed: &str| {
+        succeed(&["run", text(&model), "--tokens", "7,8", "-n", "16", "--temp", "1.5", "--top-k", "0", "--seed", seed]).out
+    };
+    assert_eq!(draw("1"), draw("1"));
+    assert!((2..6).any(|seed| draw(&seed.to_string()) != draw("1")));
+}
+
+#[test]
+fn splitting_changes_no_token() {
+    for model in ["tiny-llama.gguf", "tiny-qwen3.gguf"] {
+        let model = golden(model);
+        let with = |ranks: &str| {
+            let options = ["-n", "12", "--temp", "0", "--arith", "f32", "--device", "cpu", "-tp", ranks];
+            succeed(&[["run", text(&model), "--tokens", "5,6,7,8"].as_slice(), &options].concat()).out
+        };
+        let whole = with("1");
+        assert_eq!(with("2"), whole);
+        assert_eq!(with("4"), whole);
+    }
+}
+
+#[test]
+fn logits_match_the_reference() {
+    for name in ["tiny-llama", "tiny-llama-q8_0", "tiny-llama-q4_0", "tiny-qwen3"] {
+        let (model, reference) = (golden(&format!("{name}.gguf")), golden(&format!("{name}.safetensors")));
+        for ranks in ["1", "2", "4"] {
+            let args = ["logits", text(&model), "--compare", text(&reference), "--arith", "f32", "--tolerance", "1e-4"];
+            let ran = succeed(&[args.as_slice(), &["--device", "cpu", "-tp", ranks, "--json"]].concat());
+            let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+            assert_eq!(json["positions"], 64);
+            assert_eq!(json["same_top_percent"], 100.0);
+        }
+    }
+}
+
+#[test]
+fn logits_that_were_written_compare_as_equal() {
+    let (model, out) = (golden("tiny-llama.gguf"), scratch("logits.safetensors"));
+    succeed(&["logits", text(&model), "--tokens", "1,2,3", "--out", text(&out)]);
+    let ran = succeed(&["logits", text(&model), "--compare", text(&out), "--tolerance", "0"]);
+    assert!(ran.out.starts_with("positions 3, max abs diff 0.000e0"), "{}", ran.out);
+    // Other arithmetic gives other logits, and a tolerance of nothing must notice.
+    let ran = run(&["logits", text(&model), "--compare", text(&out), "--tolerance", "0", "--arith", "f32"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    assert!(ran.err.lines().last().unwrap().starts_with("error: the logits differ by"), "{}", ran.err);
+}
+
+#[test]
+fn bench_prints_llama_benchs_formats() {
+    let model = golden("tiny-llama.gguf");
+    let args = ["bench", "decode", text(&model), "-p", "8", "-n", "4,2", "-r", "2", "--device", "cpu"];
+    let with = |more: &[&str]| succeed(&[args.as_slice(), more].concat()).out;
+    let table = with(&[]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("| model ") && lines[0].ends_with("|                  t/s |"), "{table}");
+    let tests = ["pp8", "tg4", "tg2"];
+    for (line, test) in lines[2..].iter().zip(tests) {
+        assert!(line.contains(&format!(" {test} |")), "{table}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&with(&["-o", "json", "-d", "0,16", "-tp", "1,2"])).unwrap();
+    let rows = json.as_array().unwrap();
+    assert_eq!(rows.len(), 12);
+    let last = &rows[11];
+    assert_eq!((&last["n_gen"], &last["n_depth"], &last["tensor_parallel_size"]), (&2.into(), &16.into(), &2.into()));
+    assert_eq!(last["samples_ns"].as_array().unwrap().len(), 2);
+    assert!(rows.iter().all(|row| row["avg_ts"].as_f64().unwrap() > 0.0));
+    assert_eq!(with(&["-o", "csv"]).lines().count(), 4);
+    assert_eq!(with(&["-o", "jsonl"]).lines().count(), 3);
+}
+
+#[test]
+fn inspect_shows_what_is_there() {
+    let model = golden("tiny-llama-q4_0.gguf");
+    let out = succeed(&["inspect", text(&model), "--tensors"]).out;
+    for part in ["general.architecture", "Q4_0", "Q8_0", "blk.0.attn_q.weight", "1, 2, 4", "token ids only"] {
+        assert!(out.contains(part), "{part} is not in:\n{out}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&succeed(&["inspect", text(&model), "--json"]).out).unwrap();
+    assert_eq!(json["version"], 3);
+    assert_eq!(json["file_bytes"], std::fs::metadata(&model).unwrap().len());
+    assert_eq!(json["tensor_parallel_sizes"], serde_json::json!([1, 2, 4]));
+}
+
+#[test]
+fn text_goes_in_and_out() {
+    let model = speaking_model("speaks.gguf");
+    let prompt = ["run", text(&model), "-p", "hello", "-n", "6", "--temp", "0", "--json"];
+    let with = |more: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&succeed(&[prompt.as_slice(), more].concat()).out).unwrap()
+    };
+    // The template's "user: hello\n" has 12 bytes, each a token; the text alone has 5.
+    let chat = with(&[]);
+    assert_eq!((&chat["prompt_tokens"], &chat["finish"]), (&12.into(), &"length".into()));
+    assert_eq!(chat["tokens"].as_array().unwrap().len(), 6);
+    assert_eq!(with(&["--no-chat"])["prompt_tokens"], 5);
+    assert_eq!(with(&["--system", "x"])["prompt_tokens"], 12 + 10);
+    assert!(chat["text"].is_string());
+}
+
+#[test]
+fn a_pipe_brings_the_prompt() {
+    let model = speaking_model("piped.gguf");
+    let mut child = tombolo(&["run", text(&model), "--no-chat", "-n", "1", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"seven b").unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.contains("\"prompt_tokens\":7"), "{}", ran.out);
+}
+
+#[test]
+fn the_context_ends_an_answer() {
+    let model = golden("tiny-llama.gguf");
+    let ran = succeed(&["run", text(&model), "--tokens", "1,2,3", "-c", "40", "--json", "--temp", "0"]);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["finish"], "context full");
+    // The last token is drawn when the context is full, and needs no room itself.
+    assert_eq!(json["tokens"].as_array().unwrap().len(), 40 - 3 + 1);
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupt_ends_an_answer_cleanly() {
+    let model = golden("tiny-qwen3.gguf");
+    let mut child = tombolo(&["run", text(&model), "--tokens", "1", "--temp", "0", "-t", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0u8; 1];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    let status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.err);
+    assert!(ran.err.lines().last().unwrap().starts_with("prompt 1 tokens"), "{}", ran.err);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let model = golden("tiny-llama.gguf");
+    let mut child = tombolo(&["inspect", text(&model), "--tensors"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+}
