@@ -125,13 +125,15 @@ fn sizes_agree_with_the_codecs() {
     }
 }
 
-/// The largest error that rounding can make, as a share of the block's largest magnitude.
+/// The largest error of a value, as a share of the block's largest magnitude. Plain rounding has a bound; least squares
+/// (the K types) may give up one value of a sparse group for the others, so theirs is wide.
 fn worst_share(ty: TensorType) -> f32 {
     match ty {
         TensorType::Q8_0 => 0.005,
-        TensorType::Q6_K => 0.06,
+        TensorType::Q4_1 => 0.07,
         TensorType::Q4_0 => 0.13,
-        _ => 0.10,
+        TensorType::Q6_K => 0.10,
+        _ => 0.20,
     }
 }
 
