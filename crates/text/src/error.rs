@@ -94,7 +94,9 @@ pub enum TextError {
     #[error("chat template failed: {0}")]
     Template(String),
     /// The template asked for more work or memory than a template may.
-    #[error("chat template stopped: it asked for more than {fuel} units of work, so it never ends or grows without bound")]
+    #[error(
+        "chat template stopped: it asked for more than {fuel} units of work, so it never ends or grows without bound"
+    )]
     TemplateFuel {
         /// The budget it had.
         fuel: u64,

@@ -3,10 +3,12 @@
 //! tree is rebuilt with a charge around every operand that is looked at as a whole:
 //!
 //! * [`Use::Whole`]: compared, printed, filtered, put in a list: everything inside is paid for.
-//! * [`Use::Text`]: indexed, sliced, asked for a method: a string is paid for, a list or map costs nothing.
-//! * [`Use::Move`]: assigned, tested for truth, iterated over: nothing is looked at.
+//! * [`Use::Text`]: indexed: a string is paid for, a list or map costs nothing.
+//! * [`Use::List`]: sliced or iterated over: a string is paid for, and a list's slots.
+//! * [`Use::Move`]: assigned or tested for truth: nothing is looked at.
 //!
-//! What a charge does is at the end; the names of the charges cannot be spelled in a template.
+//! Lazy lists (slices, reversals) are made real before anything is built on them: chains of them cost more the longer
+//! they are. What a charge does is at the end; the names of the charges cannot be spelled in a template.
 
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{
@@ -23,6 +25,8 @@ use crate::limits;
 
 /// The filter that charges for a whole value.
 const WHOLE: &str = "\0whole";
+/// The filter that makes a lazy list real.
+const LIST: &str = "\0list";
 /// The filter that lets numbers and strings pass only.
 const SCALAR: &str = "\0scalar";
 /// The variable whose items are their own keys, at the price of a string's length.
@@ -31,8 +35,20 @@ const TEXT: &str = "\0text";
 /// Filters and methods that look at no more than a list's ends or a map's slot.
 const CHEAP_FILTERS: &[&str] = &["count", "d", "default", "first", "last", "length"];
 const CHEAP_TESTS: &[&str] = &[
-    "boolean", "callable", "defined", "false", "float", "integer", "iterable", "mapping", "none", "number", "sequence",
-    "string", "true", "undefined",
+    "boolean",
+    "callable",
+    "defined",
+    "false",
+    "float",
+    "integer",
+    "iterable",
+    "mapping",
+    "none",
+    "number",
+    "sequence",
+    "string",
+    "true",
+    "undefined",
 ];
 const CHEAP_METHODS: &[&str] = &["get", "items", "keys", "values"];
 
@@ -41,6 +57,7 @@ const CHEAP_METHODS: &[&str] = &["get", "items", "keys", "values"];
 enum Use {
     Move,
     Text,
+    List,
     Whole,
     /// As a factor: lists times numbers nest lazily without end, and no template needs them.
     Scalar,
@@ -85,12 +102,14 @@ impl<'a> Rebuild<'a> {
     fn stmt(&self, stmt: &Stmt<'a>) -> Stmt<'a> {
         match stmt {
             Stmt::Template(s) => Stmt::Template(Spanned::new(Template { children: self.body(&s.children) }, s.span())),
-            Stmt::EmitExpr(s) => Stmt::EmitExpr(Spanned::new(EmitExpr { expr: self.expr(&s.expr, Use::Whole) }, s.span())),
+            Stmt::EmitExpr(s) => {
+                Stmt::EmitExpr(Spanned::new(EmitExpr { expr: self.expr(&s.expr, Use::Whole) }, s.span()))
+            }
             Stmt::EmitRaw(s) => Stmt::EmitRaw(Spanned::new(EmitRaw { raw: s.raw }, s.span())),
             Stmt::ForLoop(s) => {
                 let node = ForLoop {
                     target: self.target(&s.target),
-                    iter: self.expr(&s.iter, Use::Move),
+                    iter: self.expr(&s.iter, Use::List),
                     filter_expr: s.filter_expr.as_ref().map(|e| self.expr(e, Use::Move)),
                     recursive: s.recursive,
                     body: self.body(&s.body),
@@ -204,7 +223,7 @@ impl<'a> Rebuild<'a> {
             Expr::Slice(e) => {
                 let bound = |bound: &Option<Expr<'a>>| self.boxed(bound.as_ref(), Use::Move);
                 let node = Slice {
-                    expr: self.expr(&e.expr, Use::Text),
+                    expr: self.expr(&e.expr, Use::List),
                     start: bound(&e.start),
                     stop: bound(&e.stop),
                     step: bound(&e.step),
@@ -220,7 +239,8 @@ impl<'a> Rebuild<'a> {
             }
             Expr::BinOp(e) => Expr::BinOp(Spanned::new(self.operator(e), span)),
             Expr::Compare(e) => {
-                let op = |op: &CompareOp<'a>| CompareOp { op: comparison(&op.op), expr: self.expr(&op.expr, Use::Whole) };
+                let op =
+                    |op: &CompareOp<'a>| CompareOp { op: comparison(&op.op), expr: self.expr(&op.expr, Use::Whole) };
                 let node = Compare { expr: self.expr(&e.expr, Use::Whole), ops: e.ops.iter().map(op).collect() };
                 Expr::Compare(Spanned::new(node, span))
             }
@@ -343,14 +363,11 @@ fn comparison(op: &CompareOpKind) -> CompareOpKind {
 
 /// Puts the charge around an operand.
 fn charge<'a>(expr: Expr<'a>, how: Use, span: Span) -> Expr<'a> {
-    let filter = |name| {
-        let node = |expr| Filter { name, expr: Some(expr), args: Vec::new() };
-        move |expr| Expr::Filter(Spanned::new(node(expr), span))
-    };
     match how {
         Use::Move => expr,
-        Use::Whole => filter(WHOLE)(expr),
-        Use::Scalar => filter(SCALAR)(expr),
+        Use::List => filter(LIST, expr, span),
+        Use::Whole => filter(WHOLE, expr, span),
+        Use::Scalar => filter(SCALAR, expr, span),
         Use::Text => {
             let meter = Expr::Var(Spanned::new(Var { id: TEXT }, span));
             Expr::GetItem(Spanned::new(GetItem { expr: meter, subscript_expr: expr }, span))
@@ -358,9 +375,14 @@ fn charge<'a>(expr: Expr<'a>, how: Use, span: Span) -> Expr<'a> {
     }
 }
 
+fn filter<'a>(name: &'static str, expr: Expr<'a>, span: Span) -> Expr<'a> {
+    Expr::Filter(Spanned::new(Filter { name, expr: Some(expr), args: Vec::new() }, span))
+}
+
 /// Gives the charges their meaning in an environment whose fuel is `fuel`.
 pub(crate) fn install(env: &mut Environment<'_>, fuel: u64) {
     env.set_fuel(Some(fuel));
+    env.add_filter(LIST, list);
     env.add_filter(WHOLE, whole);
     env.add_filter(SCALAR, scalar);
     env.add_global(TEXT, Value::from_object(Text(AtomicU64::new(fuel))));
@@ -371,7 +393,20 @@ fn whole(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     if is_container(&value) {
         visit(state, &value, 0)?;
     }
-    Ok(value)
+    list(state, value)
+}
+
+/// The value, or a list of its items if they are made only when asked for.
+fn list(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
+    if value.kind() != ValueKind::Iterable {
+        return Ok(value);
+    }
+    let mut items = Vec::new();
+    for item in value.try_iter()?.checked() {
+        state.consume_fuel(1)?;
+        items.push(item?);
+    }
+    Ok(Value::from(items))
 }
 
 fn is_container(value: &Value) -> bool {

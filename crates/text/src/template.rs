@@ -3,7 +3,7 @@
 
 use minijinja::machinery::{self, CodeGenerator};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use regex::Regex;
 use tombolo_gguf::Metadata;
@@ -102,14 +102,14 @@ impl ChatTemplate {
         let (instructions, blocks) = code.finish();
         let mut env: Environment<'_> = self.env.clone();
         meter::install(&mut env, fuel);
-        let turn = |m: &Message| Value::from_iter([("role", m.role.as_str()), ("content", m.content.as_str())]);
-        let root = Value::from_iter([
-            ("messages", Value::from_iter(messages.iter().map(turn))),
-            ("add_generation_prompt", Value::from(prompt)),
-            // transformers passes these two whether there are any or not, and templates test for none.
-            ("tools", Value::from(())),
-            ("documents", Value::from(())),
-        ]);
+        let turn = |m: &Message| context! { role => m.role.as_str(), content => m.content.as_str() };
+        // transformers passes `tools` and `documents` whether there are any or not, and templates test for none.
+        let root = context! {
+            messages => messages.iter().map(turn).collect::<Vec<_>>(),
+            add_generation_prompt => prompt,
+            tools => (),
+            documents => (),
+        };
         let mut text = String::new();
         let mut output = machinery::make_string_output(&mut text);
         machinery::eval(&env, &instructions, root, &blocks, &mut output, AutoEscape::None)?;
