@@ -1,5 +1,6 @@
 //! `tombolo bench`: how fast, in the formats that people compare.
 
+mod collective;
 mod decode;
 mod table;
 
@@ -11,10 +12,13 @@ use std::process::ExitCode;
 pub(crate) enum Bench {
     /// Prefill and decode speed of one sequence, as llama-bench measures and prints it
     Decode(decode::DecodeArgs),
+    /// The all-reduce between GPUs, beside NCCL's, as nccl-tests prints it
+    Collective(collective::CollectiveArgs),
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<ExitCode, Error> {
     match bench {
         Bench::Decode(args) => decode::run(args),
+        Bench::Collective(args) => collective::run(args),
     }
 }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 /// Two all-reduces a layer in GLM-5's 78 layers, and two more.
 pub const CALLS: usize = 158;
 const REPLAYS: usize = 20;
-const SAMPLES: usize = 5;
 const EPS: f32 = 1e-5;
 
 /// Why nothing was measured.
@@ -70,11 +69,26 @@ const WEIGHT: usize = 2;
 const ADDED: usize = 3;
 const OUT: usize = 4;
 
-/// Measures one row of `values` values over the given wire, one rank per entry of `devices`.
+/// What is measured: one row of `values` values (a multiple of 4), `samples` times, one rank per entry of `devices`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Numbers of the GPUs; one may repeat.
+    pub devices: Vec<usize>,
+    /// What travels.
+    pub wire: Wire,
+    /// Values of a message.
+    pub values: usize,
+    /// At least 1.
+    pub samples: usize,
+}
+
+/// Measures our own kernels.
 ///
 /// # Errors
 /// No GPU, a transport that cannot be used, a rank that fell silent.
-pub fn measure(devices: &[usize], transport: Transport, wire: Wire, values: usize) -> Result<Report, BenchError> {
+pub fn measure(work: &Work, transport: Transport) -> Result<Report, BenchError> {
+    let Work { devices, wire, values, samples: _ } = work;
+    let (wire, values) = (*wire, *values);
     let opened = open(devices)?;
     let ranks_devices: Vec<Arc<Device>> = devices.iter().map(|d| opened[d].0.clone()).collect();
     let kernels: Vec<&Kernels> = devices.iter().map(|d| &opened[d].1).collect();
@@ -86,7 +100,7 @@ pub fn measure(devices: &[usize], transport: Transport, wire: Wire, values: usiz
     let ranks = ranks_devices.iter().enumerate().map(|(r, d)| Rank::new(d, r, values)).collect::<Result<Vec<_>, _>>()?;
     let mut rows = Vec::new();
     for what in ["all_reduce", "all_reduce_add", "all_reduce_add_norm"] {
-        rows.push(one_form(what, &group, &kernels, &ranks, wire, values)?);
+        rows.push(one_form(what, &group, &kernels, &ranks, work)?);
     }
     Ok(Report { transport: group.ranks[0].transport(), remark: group.remark, rows })
 }
@@ -129,8 +143,7 @@ fn one_form(
     group: &Connected,
     kernels: &[&Kernels],
     ranks: &[Rank],
-    wire: Wire,
-    values: usize,
+    &Work { wire, values, samples, .. }: &Work,
 ) -> Result<Measured, BenchError> {
     let mut graphs = Vec::new();
     for ((rank, end), kernels) in ranks.iter().zip(&group.ranks).zip(kernels) {
@@ -172,7 +185,7 @@ fn one_form(
         Ok(start.elapsed().as_secs_f64() * 1e6 / (replays * CALLS) as f64)
     };
     run(3)?;
-    let samples_us = (0..SAMPLES).map(|_| run(REPLAYS)).collect::<Result<Vec<_>, _>>()?;
+    let samples_us = (0..samples.max(1)).map(|_| run(REPLAYS)).collect::<Result<Vec<_>, _>>()?;
     let wrong = count_wrong(what, ranks, wire, values)?;
     Ok(Measured { what, us: median(&samples_us), samples_us, wrong })
 }
@@ -253,17 +266,13 @@ pub struct NcclReport {
     pub wrong: usize,
 }
 
-/// Measures NCCL's all-reduce of `values` values in the same way, one thread per rank. NCCL reads its environment
+/// Measures NCCL's all-reduce in the same way, one thread per rank. NCCL reads its environment
 /// variables once a process: every setting needs a process of its own.
 ///
 /// # Errors
 /// No GPU, no NCCL, or its own.
-pub fn measure_nccl(
-    library: Option<&Path>,
-    devices: &[usize],
-    wire: Wire,
-    values: usize,
-) -> Result<NcclReport, BenchError> {
+pub fn measure_nccl(library: Option<&Path>, work: &Work) -> Result<NcclReport, BenchError> {
+    let devices = &work.devices;
     let nccl = Nccl::open(library)?;
     let id = nccl.unique_id()?;
     let barrier = Barrier::new(devices.len());
@@ -271,7 +280,7 @@ pub fn measure_nccl(
         let threads: Vec<_> = (0..devices.len())
             .map(|rank| {
                 let (nccl, barrier) = (&nccl, &barrier);
-                scope.spawn(move || nccl_rank(nccl, id, rank, devices, wire, values, barrier))
+                scope.spawn(move || nccl_rank(nccl, id, rank, work, barrier))
             })
             .collect();
         threads.into_iter().map(|t| t.join().unwrap_or(Err(BenchError::RankDied))).collect()
@@ -289,9 +298,7 @@ fn nccl_rank(
     nccl: &Arc<Nccl>,
     id: crate::driver::nccl::UniqueId,
     rank: usize,
-    devices: &[usize],
-    wire: Wire,
-    values: usize,
+    &Work { ref devices, wire, values, samples }: &Work,
     barrier: &Barrier,
 ) -> Result<(f64, usize), BenchError> {
     let device = Device::open(devices[rank])?;
@@ -321,7 +328,7 @@ fn nccl_rank(
         Ok(start.elapsed().as_secs_f64() * 1e6 / (replays * CALLS) as f64)
     };
     run(3)?;
-    let samples = (0..SAMPLES).map(|_| run(REPLAYS)).collect::<Result<Vec<_>, _>>()?;
+    let samples = (0..samples.max(1)).map(|_| run(REPLAYS)).collect::<Result<Vec<_>, _>>()?;
     // SAFETY: the arena holds the result.
     let got = decode(&unsafe { stream.download::<u8>(to, bytes) }?, wire);
     let far = |(got, want): (&f32, &f32)| (got - want).abs() > 0.02 * (1.0 + want.abs());

@@ -14,7 +14,8 @@
 //   without   a flagged word per tile in the own device's memory: one more hop, through L2. All warps of the grid must
 //             be resident at once: the wrapper launches at most 128 blocks of 256 threads.
 // Measured on 2x H200, 12 KiB, in a graph, us a call, NVLink peer / pinned host: sum 2.2 / 3.9; with add and norm by
-// cluster 2.9 / 4.7, by L2 3.6 / 5.3, every block polling all lines 3.6 / over 20.
+// cluster 2.9 / 4.5, by L2 3.6 / 5.1, every block polling all lines 3.6 / not steady. Leaving the norm to the next
+// kernel (every block of it norms the row) is as quick as the cluster: 4.2 against 4.3 for the pair, 5.7 / 5.8 on host.
 //
 // Bytes: (N - 1) * 2 * wire bytes out and in. 12 KiB over 2 ranks: 24 KiB each way, 0.5 us on PCIe 5 x16; what
 // bounds it is latency: read partial and epoch (L2), one flight, one poll, and for the norm one hop through L2.
@@ -125,14 +126,14 @@ struct Share {
     __device__ __forceinline__ unsigned tile_of(unsigned t) const { return one_row ? t : t % tiles_per_row; }
 };
 
+[[maybe_unused]] constexpr unsigned MOST_TILES = 512;  // of a row, in a cluster
+
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ unsigned cluster_blocks() {
     unsigned n;
     asm volatile("mov.u32 %0, %cluster_nctaid.x;" : "=r"(n));
     return n;
 }
-
-constexpr unsigned MOST_TILES = 512;  // of a row
 
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
