@@ -25,7 +25,8 @@ fn ids_in_ids_out() {
 fn a_seed_repeats_an_answer() {
     let model = golden("tiny-qwen3.gguf");
     let draw = |seed: &str| {
-        succeed(&["run", text(&model), "--tokens", "7,8", "-n", "16", "--temp", "1.5", "--top-k", "0", "--seed", seed]).out
+        succeed(&["run", text(&model), "--tokens", "7,8", "-n", "16", "--temp", "1.5", "--top-k", "0", "--seed", seed])
+            .out
     };
     assert_eq!(draw("1"), draw("1"));
     assert!((2..6).any(|seed| draw(&seed.to_string()) != draw("1")));
@@ -169,11 +170,8 @@ fn an_interrupt_ends_an_answer_cleanly() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let model = golden("tiny-llama.gguf");
-    let mut child = tombolo(&["inspect", text(&model), "--tensors"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        tombolo(&["inspect", text(&model), "--tensors"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));

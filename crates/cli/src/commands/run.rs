@@ -14,7 +14,7 @@ use std::time::Instant;
 use tombolo_engine::{Context, EngineError, Finish};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Config, Sampling};
-use tombolo_text::{ChatTemplate, Message, TextError, Tokenizer};
+use tombolo_text::{ChatTemplate, Message, Tokenizer};
 
 /// Context where none is asked for, if the model has as much.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -97,7 +97,8 @@ pub(crate) struct Session {
     pub(crate) context: Context,
     pub(crate) sampling: Sampling,
     pub(crate) predict: usize,
-    ignore_eos: bool,
+    /// Tokens that end an answer.
+    pub(crate) ends: Vec<u32>,
 }
 
 /// Runs the command.
@@ -108,7 +109,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let config = load::config(&gguf)?;
     let tokenizer = match Tokenizer::from_metadata(gguf.metadata()) {
         Ok(tokenizer) => Some(tokenizer),
-        Err(TextError::NoVocabulary { .. }) if args.tokens.is_some() => None,
+        // Ids need none.
+        Err(_) if args.tokens.is_some() => None,
         Err(error) => return Err(at_file(&gguf, &error)),
     };
     let template = match &tokenizer {
@@ -119,22 +121,28 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if prompt.is_none() && args.tokens.is_none() && template.is_none() {
         return Err(input("this model has no chat template to chat with: give a text to go on with by -p"));
     }
-    let capacity = capacity(ROWS, 1, context_size(args, &config)?);
-    let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
+    let ids = match (&args.tokens, &prompt, &tokenizer) {
+        (Some(ids), _, _) => Some(ids.0.clone()),
+        (None, Some(text), Some(tokenizer)) => Some(encode(text, tokenizer, template.as_ref(), args)?),
+        _ => None,
+    };
+    let context = context_size(args, &config)?;
+    check(ids.as_deref().unwrap_or_default(), &config, context)?;
+    let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity(ROWS, 1, context))?;
     loaded.print_summary();
+    print_sampling(&sampling);
     let context = loaded.engine.open();
     let predict = args.predict.unwrap_or(usize::MAX);
-    let mut session = Session { loaded, context, sampling, predict, ignore_eos: args.ignore_eos };
-    let ids = match (&args.tokens, &prompt, &tokenizer) {
-        (Some(ids), _, _) => ids.0.clone(),
-        (None, Some(text), Some(tokenizer)) => encode(text, tokenizer, template.as_ref(), args)?,
-        (None, _, Some(tokenizer)) => {
-            let template = template.expect("a chat without a template was refused above");
+    let ends = tokenizer.as_ref().filter(|_| !args.ignore_eos).map(|t| t.end_of_generation().to_vec());
+    let mut session = Session { loaded, context, sampling, predict, ends: ends.unwrap_or_default() };
+    let ids = match (ids, &tokenizer, template) {
+        (Some(ids), _, _) => ids,
+        (None, Some(tokenizer), Some(template)) => {
             return Chat::new(session, tokenizer, template, args.system.clone()).talk();
         }
-        (None, _, None) => unreachable!("without a tokenizer there are token ids"),
+        (None, _, _) => unreachable!("a chat without a template was refused above"),
     };
-    let tokenizer = if args.tokens.is_some() { None } else { tokenizer.as_ref() };
+    let tokenizer = tokenizer.as_ref().filter(|_| args.tokens.is_none());
     let report = session.answer(&ids, tokenizer, !args.json)?;
     if args.json {
         let line = serde_json::to_string(&report).map_err(failure)?;
@@ -142,6 +150,28 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     report.print_summary();
     Ok(if report.was_interrupted() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// What is in force; with the seed, so that an answer can be had again.
+fn print_sampling(s: &Sampling) {
+    if s.is_greedy() {
+        eprintln!("sampling: always the most likely token");
+    } else {
+        let (temperature, top_k, top_p, min_p) = (s.temperature, s.top_k, s.top_p, s.min_p);
+        eprintln!("sampling: --temp {temperature} --top-k {top_k} --top-p {top_p} --min-p {min_p} --seed {}", s.seed);
+    }
+}
+
+/// Refuses, before anything is loaded, a prompt that cannot be run.
+fn check(ids: &[u32], config: &Config, context: usize) -> Result<(), Error> {
+    if let Some(id) = ids.iter().find(|id| **id as usize >= config.vocabulary) {
+        return Err(input(format!("token {id} is outside the model's vocabulary of {}", config.vocabulary)));
+    }
+    if ids.len() > context {
+        let tokens = ids.len();
+        return Err(input(format!("the prompt has {tokens} tokens; the context holds {context} (raise it with -c)")));
+    }
+    Ok(())
 }
 
 /// The prompt, if there is one: given, or what a pipe brings.
@@ -229,7 +259,7 @@ impl Session {
         let mut interrupted = false;
         let on_token = |token: u32| {
             first.get_or_insert_with(Instant::now);
-            if !self.ignore_eos && tokenizer.is_some_and(|t| t.is_end_of_generation(token)) {
+            if self.ends.contains(&token) {
                 return ControlFlow::Break(());
             }
             tokens.push(token);

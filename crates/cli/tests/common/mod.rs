@@ -7,19 +7,19 @@ use std::process::{Command, Output, Stdio};
 use tombolo_gguf::{Array, Gguf, Value, Writer};
 
 /// A golden model, which has no vocabulary.
-pub fn golden(name: &str) -> PathBuf {
+pub(crate) fn golden(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/data")).join(name)
 }
 
 /// A file of this test run. The folder is cargo's, and goes when `target/` does.
-pub fn scratch(name: &str) -> PathBuf {
+pub(crate) fn scratch(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
     std::fs::create_dir_all(&dir).unwrap();
     dir.join(name)
 }
 
 /// The binary, on the processor and with nothing on standard input.
-pub fn tombolo(args: &[&str]) -> Command {
+pub(crate) fn tombolo(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
     // No GPU, wherever the tests run: the driver lists none.
     command.args(args).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "").env("NO_COLOR", "1");
@@ -27,10 +27,10 @@ pub fn tombolo(args: &[&str]) -> Command {
 }
 
 /// What came out.
-pub struct Ran {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl From<Output> for Ran {
@@ -40,13 +40,13 @@ impl From<Output> for Ran {
     }
 }
 
-pub fn run(args: &[&str]) -> Ran {
+pub(crate) fn run(args: &[&str]) -> Ran {
     tombolo(args).output().expect("the binary starts").into()
 }
 
 /// Runs to the end without an error.
 #[track_caller]
-pub fn succeed(args: &[&str]) -> Ran {
+pub(crate) fn succeed(args: &[&str]) -> Ran {
     let ran = run(args);
     assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.err);
     ran
@@ -54,7 +54,7 @@ pub fn succeed(args: &[&str]) -> Ran {
 
 /// Fails with this exit code and one line on standard error that holds every one of `parts`.
 #[track_caller]
-pub fn fail(args: &[&str], code: i32, parts: &[&str]) {
+pub(crate) fn fail(args: &[&str], code: i32, parts: &[&str]) {
     let ran = run(args);
     assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.err);
     assert_eq!(ran.out, "", "{args:?}");
@@ -65,12 +65,12 @@ pub fn fail(args: &[&str], code: i32, parts: &[&str]) {
     }
 }
 
-pub fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// The golden llama with a vocabulary of the 256 bytes and a chat template, so that text goes in and out.
-pub fn speaking_model(name: &str) -> PathBuf {
+pub(crate) fn speaking_model(name: &str) -> PathBuf {
     let gguf = Gguf::open(&golden("tiny-llama.gguf")).unwrap();
     let path = scratch(name);
     let mut writer = Writer::new(File::create(&path).unwrap());

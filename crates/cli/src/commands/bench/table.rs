@@ -245,7 +245,7 @@ mod tests {
             lines[1].starts_with("| ------------------------------ | ---------: | ---------: | ---------- | ------: |")
         );
         assert!(lines[2].contains("|  93.81 MiB |   134.52 M | CPU        |       2 |"), "{}", lines[2]);
-        assert!(lines[2].ends_with("|   tg128 @ d512 |        180.50 ± 1.25 |"), "{}", lines[2]);
+        assert!(lines[2].ends_with("|    tg128 @ d512 |        180.50 ± 1.25 |"), "{}", lines[2]);
         assert!(lines.iter().all(|l| l.chars().count() == lines[0].chars().count()));
     }
 
