@@ -61,7 +61,7 @@ m.get('name', 'nobody') }}{{ m.get('tool_calls') is none }}
 {{ messages[0].content | default('none') }} {{ nothing | default('none') }} {{ (nothing.x is defined) if nothing else 'no' }}
 {{ (messages | last).role | capitalize }} {{ 7 // 2 }} {{ 7 / 2 }} {{ 2 ** 3 }} {{ -7 % 3 }} {{ true }} {{ none }} {{ [1, 'a'] }}""",
     "tools and documents": """{% if tools is not none and tools %}T{% endif %}{% if tools is defined %}D{% endif %}{%
-if documents %}E{% endif %}{% if not tools %}N{% endif %}""",
+if documents %}E{% endif %}{% if tools is iterable and tools | length > 0 %}I{% endif %}{% if not tools %}N{% endif %}""",
     "loop controls": """{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}{%
 if loop.index > 2 %}{% break %}{% endif %}{% endfor %}""",
     "generation": """{% for m in messages %}

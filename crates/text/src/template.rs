@@ -139,9 +139,15 @@ fn environment() -> Environment<'static> {
     env.set_recursion_limit(limits::CALL_DEPTH_MAX);
     env.set_unknown_method_callback(method);
     env.add_filter("tojson", json::tojson);
+    env.add_test("iterable", is_iterable);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
     env
+}
+
+/// As Python has it: `none` cannot be iterated over, though minijinja would. Templates ask this of absent tools.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 fn raise_exception(message: String) -> Result<Value, Error> {
@@ -178,7 +184,12 @@ fn without_generation_tags(source: &str) -> Result<String, TextError> {
     Ok(close.replace_all(&opened, "{%${1} endif ${2}%}").into_owned())
 }
 
-/// An error of the engine without line breaks.
+/// An error of the engine without line breaks: what it is about, and where.
 fn one_line(error: &Error) -> String {
-    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
+    match error.line() {
+        Some(line) => format!("{what} (line {line})"),
+        None => what,
+    }
 }

@@ -34,7 +34,7 @@ fn refusals_and_faults_are_one_line() {
     let hi = [message("user", "hi")];
     let refused = render("{{ raise_exception('roles must\nalternate') }}", &hi, true).unwrap_err();
     assert!(matches!(refused, TextError::Template(_)));
-    assert!(refused.to_string().contains("roles must alternate"), "{refused}");
+    assert_eq!(refused.to_string(), "chat template failed: roles must alternate (line 1)");
     let syntax = render("{% if x %}\n", &hi, true).unwrap_err();
     assert!(matches!(syntax, TextError::TemplateSyntax(_)), "{syntax}");
     let undefined = render("{{ messages[0].name.first }}", &hi, true).unwrap_err();
