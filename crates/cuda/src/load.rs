@@ -5,7 +5,7 @@ use crate::collective::{self, Collective, Settings, Transport};
 use crate::driver::{Arena, Device, Kernels, NoGpu, Pinned, Stream};
 use crate::error::{LoadError, device_name};
 use crate::fuse::{Level, fuse};
-use crate::kernels::sample;
+use crate::kernels::{attention, sample};
 use crate::plan::Plan;
 use crate::rank::{Nodes, Parts, Rank};
 use crate::run::wire;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tombolo_collective::{ThreadGroup, ThreadRank};
 use tombolo_gguf::Gguf;
-use tombolo_model::{Arith, Backend, Capacity, Config, Program, Shard};
+use tombolo_model::{Arith, Backend, Capacity, Config, Op, Program, Shard};
 
 /// How to load.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ fn load_rank(
     threads: usize,
 ) -> Result<Loaded, LoadError> {
     device.make_current()?;
-    check_heads(&program)?;
+    check_shapes(&program)?;
     let nodes = Nodes {
         few: fuse(&program, Level::Chained)?,
         many: fuse(&program, Level::Joined)?,
@@ -180,10 +180,20 @@ fn load_rank(
     })
 }
 
-fn check_heads(program: &Program) -> Result<(), LoadError> {
-    match program.groups.iter().find(|g| !crate::kernels::attention::supports(g.head_dim)) {
-        Some(group) => Err(LoadError::Unsupported {
-            what: format!("heads of {} values: the GPU kernels take multiples of 8 up to 256", group.head_dim),
+/// What the kernels cannot do is refused here, not found by them.
+fn check_shapes(program: &Program) -> Result<(), LoadError> {
+    if let Some(group) = program.groups.iter().find(|g| !attention::supports(g.head_dim)) {
+        let dim = group.head_dim;
+        let what = format!("heads of {dim} values cannot run on GPUs: their kernels take multiples of 8 up to 256");
+        return Err(LoadError::Unsupported { what });
+    }
+    let summed = program.ops.iter().filter_map(|op| match op {
+        Op::AllReduceAddNorm { partial, .. } => Some(program.buffer(*partial).width),
+        _ => None,
+    });
+    match summed.filter(|width| program.shard.size > 1 && !width.is_multiple_of(4)).max() {
+        Some(width) => Err(LoadError::Unsupported {
+            what: format!("a hidden width of {width} cannot be split over GPUs: their all-reduce takes multiples of 4"),
         }),
         None => Ok(()),
     }
@@ -209,7 +219,7 @@ fn allocate(device: &Arc<Device>, plan: &Plan) -> Result<Arena, LoadError> {
 /// Lines of a slot: what a decode step of the largest bucket sends at once, and the candidates of its rows.
 fn slot_lines(program: &Program, arith: Arith) -> usize {
     let hidden = program.ops.iter().find_map(|op| match op {
-        tombolo_model::Op::AllReduceAddNorm { partial, .. } => Some(program.buffer(*partial).width),
+        Op::AllReduceAddNorm { partial, .. } => Some(program.buffer(*partial).width),
         _ => None,
     });
     let row = hidden.unwrap_or(0).div_ceil(wire(arith).values_per_line());

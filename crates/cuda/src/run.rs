@@ -6,7 +6,7 @@ use crate::fuse::{AddNorm, Attention, Epilogue, Linear, Node};
 use crate::input::InputLayout;
 use crate::kernels::all_reduce::{self, Wire};
 use crate::kernels::{add_norm, attention, embed, gather_rows, linear, rms_norm, sample, silu_mul, step};
-use crate::plan::{Form, Plan, attention_shape};
+use crate::plan::{Form, Placed, Plan, attention_shape};
 use tombolo_model::{Arith, BufferId, Capacity, Program, Rows, Step, WeightId};
 
 /// Recorded decode steps of up to so many rows take norms along into the products.
@@ -142,8 +142,44 @@ impl Runner<'_> {
     }
 
     fn linear(&self, l: &Linear, shape: &Shape) -> Result<(), CudaError> {
-        let _ = (l, shape, Epilogue::Store, linear::scratch_bytes(1, 1));
-        Ok(())
+        let rows = self.rows(l.x, shape);
+        if rows == 0 {
+            return Ok(());
+        }
+        let then = match l.epilogue {
+            Epilogue::Store => linear::Epilogue::Store,
+            Epilogue::Add => linear::Epilogue::Add,
+            Epilogue::SiluMul(_) => linear::Epilogue::SiluMul,
+        };
+        let weights: Vec<linear::Weight> = l.parts.iter().map(|part| self.linear_weight(l, *part)).collect();
+        let width = self.program.buffer(l.x).width;
+        let args = linear::Linear {
+            x: self.buffer(l.x),
+            x_stride: width,
+            cols: width,
+            norm: l.norm.map_or(DevicePtr::NULL, |(weight, _)| self.weight(weight)),
+            eps: l.norm.map_or(0.0, |(_, eps)| eps),
+            weights: &weights,
+            epilogue: then,
+            scratch: self.at(self.plan.scratch.linear),
+        };
+        // SAFETY: the plan gave every address its room, and scratch for the most rows and the widest input.
+        unsafe { linear::linear(self.stream, self.kernels, &args, rows, self.arith) }
+    }
+
+    fn linear_weight(&self, l: &Linear, (id, out): (WeightId, BufferId)) -> linear::Weight {
+        let Placed { at, form } = self.plan.weight(self.start, id);
+        let Form::Matrix { row_bytes } = form else { unreachable!("a product's weight is no norm's") };
+        let weight = self.program.weight(id);
+        let out = if let Epilogue::SiluMul(out) = l.epilogue { out } else { out };
+        linear::Weight {
+            data: at,
+            ty: weight.ty,
+            rows: weight.rows,
+            row_bytes,
+            out: self.buffer(out),
+            out_stride: self.program.buffer(out).width,
+        }
     }
 
     fn attention(&self, a: &Attention, shape: &Shape) -> Result<(), CudaError> {
