@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tombolo_collective::ThreadRank;
 use tombolo_gguf::Gguf;
 use tombolo_model::{
-    Arith, Backend, BackendError, Capacity, Config, Program, Rows, Shard, Step, StepOutput,
+    Arith, BLOCK_TOKENS, Backend, BackendError, Capacity, Config, Program, Rows, Shard, Step, StepOutput,
 };
 
 /// Most steps that wait to be collected.
@@ -73,7 +73,9 @@ impl CpuBackend {
         let held = weights::load(gguf, &program, options.arith, &mut pool)?;
         let wide = options.arith == Arith::F32;
         let kv = program.groups.iter().map(|group| {
-            let mib = (group.layers * capacity.blocks * group.values_per_token() * tombolo_model::BLOCK_TOKENS) >> 18;
+            let bytes_per_value = if wide { 4 } else { 2 };
+            let block_bytes = group.layers * group.values_per_token() * BLOCK_TOKENS * bytes_per_value;
+            let mib = block_bytes.saturating_mul(capacity.blocks) >> 20;
             let no_room = |source| LoadError::Memory { what: format!("KV group '{}'", group.name), mib, source };
             Kv::new(group, capacity.blocks, wide).map_err(no_room)
         });

@@ -60,7 +60,8 @@ impl Kv {
     /// # Errors
     /// No memory.
     pub(crate) fn new(group: &KvGroup, blocks: usize, wide: bool) -> std::io::Result<Self> {
-        let len = group.layers * blocks * group.kv_heads * group.head_dim * BLOCK;
+        let factors = [group.layers, blocks, group.kv_heads, group.head_dim, BLOCK];
+        let len = factors.iter().try_fold(1usize, |n, &f| n.checked_mul(f)).ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             heads: group.kv_heads,
             dim: group.head_dim,

@@ -17,6 +17,8 @@ mod pack;
 mod pool;
 mod run;
 mod sample;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use kernels::Tier;
@@ -96,12 +98,12 @@ pub fn load_with(
     tier: Tier,
 ) -> Result<Vec<Box<dyn Backend>>, LoadError> {
     // Builds rank 0 first: a size that is not legal is refused before anything is made for it.
-    Program::build(&gguf, config, Shard { rank: 0, size: tp.max(1) })?;
+    Program::build(&gguf, config, Shard { rank: 0, size: tp })?;
     let kernels = kernels::Kernels::of(tier).ok_or_else(|| {
         let names: Vec<_> = Tier::available().iter().map(|t| t.name()).collect();
         LoadError::Tier { tier, available: names.join(", ") }
     })?;
-    let ranks = ThreadGroup::new(tp.max(1), options.deadline);
+    let ranks = ThreadGroup::new(tp, options.deadline);
     let loaded = std::thread::scope(|scope| {
         let gguf = &gguf;
         let threads: Vec<_> = ranks

@@ -121,4 +121,55 @@ mod tests {
             assert_eq!(get(&words), summary);
         }
     }
+
+    /// What every rank draws must be what one rank draws that sees everything.
+    #[test]
+    fn shards_draw_what_the_whole_draws() {
+        let vocabulary = 1003;
+        let whole: Vec<f32> = (0..vocabulary).map(|i| ((i * 7919) % 1009) as f32 / 200.0).collect();
+        let free = Sampling { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+        let kinds = [
+            Sampling::GREEDY,
+            free,
+            Sampling { top_k: 5, ..free },
+            Sampling { top_k: 300, ..free },
+            Sampling { top_p: 0.1, ..free },
+            Sampling { top_p: 0.9, ..free },
+            Sampling { min_p: 0.05, ..free },
+            Sampling { temperature: 3.0, top_k: 500, top_p: 0.95, ..free },
+        ];
+        let wanted = |position: u32| -> Vec<Wanted> {
+            kinds.iter().map(|s| Wanted { sampling: Sampling { seed: u64::from(position), ..*s }, position }).collect()
+        };
+        let kernels = Kernels::of(crate::Tier::best()).unwrap();
+        for size in 1..=4 {
+            let draw_all = |mut comm: ThreadRank| -> Vec<Vec<u32>> {
+                let shard = Shard { rank: comm.rank(), size };
+                let (start, len) = shard.part(vocabulary);
+                let program = program(shard, vocabulary, start);
+                let logits: Vec<f32> = kinds.iter().flat_map(|_| &whole[start..start + len]).copied().collect();
+                (0..50).map(|p| sample(kernels, &program, &mut comm, &logits, &wanted(p)).unwrap()).collect()
+            };
+            let ranks = tombolo_collective::ThreadGroup::new(size, std::time::Duration::from_secs(60));
+            let drawn: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| draw_all(comm))).collect();
+                threads.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            let want: Vec<Vec<u32>> = (0..50)
+                .map(|p| {
+                    let one = |w: &Wanted| {
+                        let summary = Summary::of(&whole, 0, w.sampling.temperature, vocabulary);
+                        draw(&summary, vocabulary, &w.sampling, w.position).unwrap()
+                    };
+                    wanted(p).iter().map(one).collect()
+                })
+                .collect();
+            assert!(drawn.iter().all(|d| *d == want), "{size} ranks");
+        }
+    }
+
+    fn program(shard: Shard, vocabulary: usize, vocabulary_start: usize) -> Program {
+        let (weights, groups, ropes, ops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Program { shard, vocabulary, vocabulary_start, buffers: Vec::new(), weights, groups, ropes, ops }
+    }
 }

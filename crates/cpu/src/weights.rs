@@ -23,7 +23,6 @@ pub(crate) struct Held {
 pub(crate) struct Rows {
     pub(crate) ty: TensorType,
     pub(crate) count: usize,
-    pub(crate) cols: usize,
     row_bytes: usize,
     source: Source,
 }
@@ -37,7 +36,6 @@ enum Source {
 pub(crate) struct Tiles {
     pub(crate) kind: Kind,
     pub(crate) rows: usize,
-    pub(crate) cols: usize,
     tile_bytes: usize,
     data: Memory<u8>,
 }
@@ -82,11 +80,6 @@ impl Rows {
 }
 
 impl Tiles {
-    /// Number of tiles.
-    pub(crate) fn count(&self) -> usize {
-        self.rows.div_ceil(TILE)
-    }
-
     pub(crate) fn tile_bytes(&self) -> usize {
         self.tile_bytes
     }
@@ -167,7 +160,7 @@ fn load_rows(gguf: &Arc<Gguf>, weight: &Weight) -> Result<Rows, LoadError> {
             Source::Copy(copy)
         }
     };
-    Ok(Rows { ty: weight.ty, count: weight.rows, cols: weight.cols, row_bytes: weight.row_bytes(), source })
+    Ok(Rows { ty: weight.ty, count: weight.rows, row_bytes: weight.row_bytes(), source })
 }
 
 fn load_tiles(gguf: &Arc<Gguf>, weight: &Weight, kind: Kind, pool: &mut Pool) -> Result<Tiles, LoadError> {
@@ -192,7 +185,7 @@ fn load_tiles(gguf: &Arc<Gguf>, weight: &Weight, kind: Kind, pool: &mut Pool) ->
         }
     })?;
     drop(grid);
-    Ok(Tiles { kind, rows: weight.rows, cols: weight.cols, tile_bytes, data })
+    Ok(Tiles { kind, rows: weight.rows, tile_bytes, data })
 }
 
 fn allocate(bytes: usize, weight: &Weight) -> Result<Memory<u8>, LoadError> {

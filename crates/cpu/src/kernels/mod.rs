@@ -5,6 +5,8 @@
 
 mod lanes;
 mod scalar;
+#[cfg(test)]
+pub(crate) mod tests;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;

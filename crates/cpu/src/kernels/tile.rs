@@ -80,6 +80,3 @@ impl Kind {
         }
     }
 }
-
-/// `out[r][row of the tile] = tile · acts[r]` for every one of the 1 to [`ROWS_MAX`] rows in `acts`.
-pub(crate) type TileFn = fn(tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]);

@@ -1,0 +1,53 @@
+//! Times decode and prefill of a model: `speed MODEL [threads] [prefill tokens] [decode tokens] [repetitions]`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tombolo_cpu::Options;
+use tombolo_gguf::Gguf;
+use tombolo_model::{Arith, Backend, Capacity, Config, Row, Sampling, Sequence, Step, Token};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |s| s.parse());
+    let path = args.get(1).ok_or("usage: speed MODEL [threads] [prefill tokens] [decode tokens] [repetitions]")?;
+    let (threads, prefill, decode, repetitions) = (number(2, 2)?, number(3, 512)?, number(4, 128)?, number(5, 3)?);
+
+    let gguf = Arc::new(Gguf::open(path.as_ref())?);
+    let config = Config::from_gguf(&gguf)?;
+    let context = prefill.max(decode) + 1;
+    let capacity = Capacity::new(prefill.max(1), 1, context);
+    let options = Options { threads, arith: Arith::Production, deadline: Duration::from_secs(60) };
+    let start = Instant::now();
+    let mut rank = tombolo_cpu::load(gguf, &config, 1, capacity, &options)?.remove(0);
+    println!("{}; loaded in {:.0} ms", rank.describe(), start.elapsed().as_secs_f64() * 1e3);
+
+    let tables = vec![(0..capacity.table_len() as u32).collect()];
+    let run = |rank: &mut Box<dyn Backend>, start: usize, tokens: Vec<Token>| {
+        let last = tokens.len() - 1;
+        let row = |(i, token)| Row {
+            token,
+            position: (start + i) as u32,
+            sequence: 0,
+            sample: (i == last).then_some(Sampling::GREEDY),
+            draft: false,
+        };
+        let rows = tokens.into_iter().enumerate().map(row).collect();
+        let step = Step { rows, sequences: vec![Sequence { tables: tables.clone() }], full_logits: false };
+        rank.submit(Arc::new(step)).and_then(|()| rank.collect())
+    };
+    let token = |i: usize| Token::Host((i * 7919 % config.vocabulary) as u32);
+    for _ in 0..repetitions {
+        let start = Instant::now();
+        if prefill > 0 {
+            run(&mut rank, 0, (0..prefill).map(token).collect())?;
+            print!("prefill {:.1} tok/s  ", prefill as f64 / start.elapsed().as_secs_f64());
+        }
+        run(&mut rank, 0, vec![token(0)])?;
+        let start = Instant::now();
+        for i in 1..=decode {
+            run(&mut rank, i, vec![Token::Prev(0)])?;
+        }
+        println!("decode {:.1} tok/s", decode as f64 / start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! Every tier against the scalar one, bit for bit, and against sums in f64.
+
+use super::*;
+use crate::pack::{pack_tile, tile_bytes};
+use proptest::prelude::*;
+use tombolo_gguf::{TensorType, quant};
+
+/// Numbers in -1 .. 1 from a seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    pub(crate) fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+}
+
+fn tables() -> Vec<&'static Kernels> {
+    Tier::available().into_iter().filter_map(Kernels::of).collect()
+}
+
+fn type_of(kind: Kind) -> TensorType {
+    match kind {
+        Kind::Q4_0 => TensorType::Q4_0,
+        Kind::Q4_1 => TensorType::Q4_1,
+        Kind::Q8_0 => TensorType::Q8_0,
+        Kind::Q4_K => TensorType::Q4_K,
+        Kind::Q6_K => TensorType::Q6_K,
+    }
+}
+
+fn normalised_error(got: &[f32], want: &[f64]) -> f64 {
+    let error: f64 = got.iter().zip(want).map(|(&g, w)| (f64::from(g) - w).powi(2)).sum();
+    error / want.iter().map(|w| w * w).sum::<f64>().max(f64::MIN_POSITIVE)
+}
+
+/// A quantized row of activations.
+struct Acts {
+    quants: Vec<i8>,
+    blocks: Vec<ActBlock>,
+}
+
+impl Acts {
+    fn of(x: &[f32]) -> Self {
+        let mut acts = Self { quants: vec![0; x.len()], blocks: vec![ActBlock::default(); x.len() / QUANT] };
+        (SCALAR.quantize)(x, &mut acts.quants, &mut acts.blocks);
+        acts
+    }
+
+    fn row(&self) -> ActRow<'_> {
+        ActRow { quants: &self.quants, blocks: &self.blocks }
+    }
+
+    fn values(&self) -> Vec<f64> {
+        let scaled = |(i, &q): (usize, &i8)| f64::from(q) * f64::from(self.blocks[i / QUANT].scale);
+        self.quants.iter().enumerate().map(scaled).collect()
+    }
+}
+
+/// `held` rows of encoded weights, packed, and their values.
+fn tile_of(kind: Kind, rows: &[Vec<u8>], cols: usize) -> (Vec<u8>, Vec<Vec<f32>>) {
+    let mut tile = vec![0; tile_bytes(kind, cols)];
+    let bytes: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+    pack_tile(kind, &bytes, &mut tile);
+    let values = rows.iter().map(|row| {
+        let mut values = vec![0.0; cols];
+        quant::decode(type_of(kind), row, &mut values).unwrap();
+        values
+    });
+    (tile, values.collect())
+}
+
+fn check_tile(kind: Kind, rows: &[Vec<u8>], acts: &[Vec<f32>]) {
+    let cols = acts[0].len();
+    let (tile, weights) = tile_of(kind, rows, cols);
+    let acts: Vec<Acts> = acts.iter().map(|x| Acts::of(x)).collect();
+    let act_rows: Vec<ActRow> = acts.iter().map(Acts::row).collect();
+    let mut scalar = [[0f32; TILE]; ROWS_MAX];
+    (SCALAR.tile)(kind, &tile, &act_rows, &mut scalar);
+
+    let (mut got, mut want) = (Vec::new(), Vec::new());
+    for (sums, acts) in scalar.iter().zip(&acts) {
+        let values = acts.values();
+        for (sum, row) in sums.iter().zip(&weights) {
+            got.push(*sum);
+            want.push(row.iter().zip(&values).map(|(&w, a)| f64::from(w) * a).sum());
+        }
+        // Rows that the tile does not have.
+        assert!(sums[weights.len()..].iter().all(|&s| s == 0.0));
+    }
+    let error = normalised_error(&got, &want);
+    assert!(error <= 1e-10, "{kind:?}: {error}");
+
+    for table in tables() {
+        let mut together = [[0f32; TILE]; ROWS_MAX];
+        (table.tile)(kind, &tile, &act_rows, &mut together);
+        for (r, act) in act_rows.iter().enumerate() {
+            let mut alone = [[0f32; TILE]; ROWS_MAX];
+            (table.tile)(kind, &tile, &[*act], &mut alone);
+            assert_eq!(alone[0].map(f32::to_bits), scalar[r].map(f32::to_bits), "{kind:?} {:?} alone", table.tier);
+            assert_eq!(together[r].map(f32::to_bits), scalar[r].map(f32::to_bits), "{kind:?} {:?}", table.tier);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn tiles_agree(seed in any::<u64>(), blocks in 1usize..4, held in 1usize..=TILE, n in 1usize..=ROWS_MAX) {
+        let mut random = Random::new(seed);
+        for kind in Kind::ALL {
+            let cols = blocks * kind.block_cols();
+            let rows: Vec<Vec<u8>> = (0..held).map(|_| {
+                let mut bytes = Vec::new();
+                quant::encode(type_of(kind), &random.values(cols), &mut bytes).unwrap();
+                bytes
+            }).collect();
+            let acts: Vec<Vec<f32>> = (0..n).map(|_| random.values(cols)).collect();
+            check_tile(kind, &rows, &acts);
+        }
+    }
+
+    #[test]
+    fn sums_agree(seed in any::<u64>(), len in 1usize..200) {
+        let mut random = Random::new(seed);
+        let (a, b) = (random.values(len), random.values(len));
+        let exact: f64 = a.iter().zip(&b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+        let size: f64 = a.iter().zip(&b).map(|(&a, &b)| (f64::from(a) * f64::from(b)).abs()).sum();
+        let want = (SCALAR.dot)(&a, &b);
+        prop_assert!((f64::from(want) - exact).abs() <= 1e-6 * size);
+        let others: Vec<Vec<f32>> = (0..3).map(|_| random.values(len)).collect();
+        for table in tables() {
+            prop_assert_eq!((table.dot)(&a, &b).to_bits(), want.to_bits());
+            let four = (table.dot4)(&a, [&others[0], &b, &others[1], &others[2]]);
+            prop_assert_eq!(four[1].to_bits(), want.to_bits());
+            prop_assert_eq!(four[3].to_bits(), (table.dot)(&a, &others[2]).to_bits());
+        }
+    }
+
+    #[test]
+    fn norms_and_activations_agree(seed in any::<u64>(), len in 1usize..150, scale in -3i32..4) {
+        let mut random = Random::new(seed);
+        let scale = 10f32.powi(scale);
+        let x: Vec<f32> = random.values(len).iter().map(|x| x * scale).collect();
+        let w = random.values(len);
+        let mean = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / len as f64;
+        let norm: Vec<f64> =
+            x.iter().zip(&w).map(|(&x, &w)| f64::from(x) / (mean + 1e-5).sqrt() * f64::from(w)).collect();
+        let silu: Vec<f64> =
+            x.iter().zip(&w).map(|(&g, &u)| f64::from(g) / (1.0 + (-f64::from(g)).exp()) * f64::from(u)).collect();
+        let (mut first_norm, mut first_silu) = (None, None);
+        for table in tables() {
+            let mut got = x.clone();
+            (table.rms_norm)(&mut got, &w, 1e-5);
+            prop_assert!(normalised_error(&got, &norm) <= 1e-12);
+            prop_assert_eq!(first_norm.get_or_insert(got.clone()), &got);
+            (table.silu_mul)(&x, &w, &mut got);
+            prop_assert!(normalised_error(&got, &silu) <= 1e-12);
+            prop_assert_eq!(first_silu.get_or_insert(got.clone()), &got);
+        }
+    }
+
+    #[test]
+    fn activations_are_rounded_to_the_nearest(seed in any::<u64>(), blocks in 1usize..5, scale in -6i32..6) {
+        let scale = 10f32.powi(scale);
+        let x: Vec<f32> = Random::new(seed).values(blocks * QUANT).iter().map(|x| x * scale).collect();
+        let want = Acts::of(&x);
+        for (b, (x, block)) in x.chunks(QUANT).zip(&want.blocks).enumerate() {
+            let q = &want.quants[b * QUANT..][..QUANT];
+            for (x, &q) in x.iter().zip(q) {
+                prop_assert!((x - f32::from(q) * block.scale).abs() <= 0.5001 * block.scale);
+            }
+            prop_assert_eq!(block.low, q[..16].iter().map(|&q| i32::from(q)).sum::<i32>());
+            prop_assert_eq!(block.high, q[16..].iter().map(|&q| i32::from(q)).sum::<i32>());
+        }
+        for table in tables() {
+            let mut got = Acts { quants: vec![0; x.len()], blocks: vec![ActBlock::default(); blocks] };
+            (table.quantize)(&x, &mut got.quants, &mut got.blocks);
+            prop_assert_eq!(&got.quants, &want.quants);
+            prop_assert_eq!(&got.blocks, &want.blocks);
+        }
+    }
+
+    #[test]
+    fn the_largest_is_found(seed in any::<u64>(), len in 1usize..300) {
+        let x = Random::new(seed).values(len);
+        let want = (0..len).fold(0, |best, i| if x[i] > x[best] { i } else { best });
+        for table in tables() {
+            prop_assert_eq!((table.argmax)(&x), want);
+        }
+    }
+}
+
+/// The largest integers everywhere: no 16-bit sum may overflow.
+#[test]
+fn extreme_blocks_do_not_overflow() {
+    for kind in Kind::ALL {
+        let cols = kind.block_cols();
+        for fill in [0x00, 0x7f, 0x80, 0xff] {
+            // A scale of 1 or so where the type keeps its half scales; everything else is `fill`.
+            let mut block = vec![fill; type_of(kind).block_bytes()];
+            let halves: &[usize] = match kind {
+                Kind::Q4_0 | Kind::Q8_0 => &[0],
+                Kind::Q4_1 | Kind::Q4_K => &[0, 2],
+                Kind::Q6_K => &[208],
+            };
+            halves.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&[0x00, 0x3c]));
+            let rows = vec![block; TILE];
+            let signs = [1.0, -1.0];
+            let acts: Vec<Vec<f32>> = signs.iter().map(|&s| vec![s * 127.0; cols]).collect();
+            check_tile(kind, &rows, &acts);
+        }
+    }
+}
+
+#[test]
+fn extreme_activations_stay_numbers() {
+    for table in tables() {
+        let mut out = [0f32; 6];
+        (table.silu_mul)(&[0.0, 100.0, -100.0, -1e30, 1e30, 20.0], &[1.0; 6], &mut out);
+        assert_eq!(out[0], 0.0);
+        assert_eq!(out[1], 100.0);
+        assert!(out[2].abs() < 1e-35 && out[3].abs() < 1e-6, "{out:?}");
+        assert_eq!((out[4], out[5]), (1e30, 20.0));
+        assert_eq!((table.argmax)(&[f32::NAN, f32::NEG_INFINITY, 1.0, f32::NAN, 1.0]), 2);
+        let (mut quants, mut blocks) = ([1i8; QUANT], [ActBlock::default(); 1]);
+        (table.quantize)(&[0.0; QUANT], &mut quants, &mut blocks);
+        assert_eq!((quants, blocks[0]), ([0; QUANT], ActBlock::default()));
+    }
+}
+
+#[test]
+fn rotations_turn_pairs() {
+    let turns: Vec<[f32; 2]> = (0..4).map(|j| [(j as f32 * 0.7).cos(), (j as f32 * 0.7).sin()]).collect();
+    let x = Random::new(3).values(8);
+    for table in tables() {
+        for (turn, pair) in [
+            (table.rope_interleaved, (|j: usize| (2 * j, 2 * j + 1)) as fn(usize) -> (usize, usize)),
+            (table.rope_half_split, |j: usize| (j, j + 4)),
+        ] {
+            let mut got = x.clone();
+            turn(&mut got, &turns);
+            for j in 0..4 {
+                let (a, b) = pair(j);
+                let (sin, cos) = (f64::from(j as f32) * f64::from(0.7f32)).sin_cos();
+                let (xa, xb) = (f64::from(x[a]), f64::from(x[b]));
+                assert!((f64::from(got[a]) - (xa * cos - xb * sin)).abs() < 1e-6);
+                assert!((f64::from(got[b]) - (xa * sin + xb * cos)).abs() < 1e-6);
+            }
+        }
+    }
+}

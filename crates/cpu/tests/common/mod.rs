@@ -1,0 +1,146 @@
+//! Runs whole models on all ranks at once, and reads reference tensors.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tombolo_cpu::{Options, Tier};
+use tombolo_gguf::Gguf;
+use tombolo_model::{
+    Arith, BLOCK_TOKENS, Backend, Capacity, Config, Row, Sampling, Sequence, Step, StepOutput, Token,
+};
+
+/// A loaded model: all ranks of it.
+pub(crate) struct Model {
+    pub(crate) config: Config,
+    pub(crate) ranks: Vec<Box<dyn Backend>>,
+    pub(crate) capacity: Capacity,
+}
+
+/// How a model is loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) tp: usize,
+    pub(crate) arith: Arith,
+    pub(crate) threads: usize,
+    pub(crate) tier: Tier,
+    pub(crate) rows: usize,
+}
+
+impl How {
+    pub(crate) fn new(tp: usize, arith: Arith) -> Self {
+        Self { tp, arith, threads: 2, tier: Tier::best(), rows: 160 }
+    }
+}
+
+pub(crate) fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
+}
+
+pub(crate) fn smollm2() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+impl Model {
+    pub(crate) fn load(path: &Path, how: How) -> Self {
+        Self::of(Arc::new(Gguf::open(path).unwrap()), how)
+    }
+
+    pub(crate) fn of(gguf: Arc<Gguf>, how: How) -> Self {
+        let config = Config::from_gguf(&gguf).unwrap();
+        let capacity = Capacity::new(how.rows, how.rows, 256);
+        let options = Options { threads: how.threads, arith: how.arith, deadline: Duration::from_secs(60) };
+        let ranks = tombolo_cpu::load_with(gguf, &config, how.tp, capacity, &options, how.tier).unwrap();
+        Self { config, ranks, capacity }
+    }
+
+    /// Runs steps one after the other on every rank; per step the tokens and `[logits rows, vocabulary]`.
+    pub(crate) fn run(&mut self, steps: &[Step]) -> Vec<StepOutput> {
+        let per_rank: Vec<Vec<StepOutput>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .ranks
+                .iter_mut()
+                .map(|rank| {
+                    scope.spawn(move || {
+                        let run = |step: &Step| {
+                            rank.submit(Arc::new(step.clone())).unwrap();
+                            rank.collect().unwrap()
+                        };
+                        steps.iter().map(run).collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        (0..steps.len()).map(|i| join(per_rank.iter().map(|outputs| &outputs[i]).collect())).collect()
+    }
+}
+
+/// One output out of all ranks': tokens must agree, logits are put side by side.
+fn join(ranks: Vec<&StepOutput>) -> StepOutput {
+    assert!(ranks.iter().all(|r| r.tokens == ranks[0].tokens), "ranks drew different tokens");
+    let rows = ranks[0].tokens.len();
+    let logits = (0..rows).flat_map(|row| {
+        ranks.iter().flat_map(move |rank| {
+            let width = rank.logits.len() / rows;
+            rank.logits[row * width..][..width].iter().copied()
+        })
+    });
+    StepOutput { tokens: ranks[0].tokens.clone(), logits: logits.collect() }
+}
+
+/// Blocks `first ..` for a sequence of up to 256 tokens, in an order that is not the obvious one.
+pub(crate) fn sequence(number: usize) -> Sequence {
+    let len = 256 / BLOCK_TOKENS;
+    Sequence { tables: vec![(0..len).map(|b| (number * len + (len - 1 - b)) as u32).collect()] }
+}
+
+/// Rows for `tokens` of sequence `sequence` from position `start` on; all of them want logits if `all`, else the last.
+pub(crate) fn rows(sequence: u32, start: usize, tokens: &[u32], all: bool) -> Vec<Row> {
+    let last = tokens.len() - 1;
+    tokens
+        .iter()
+        .enumerate()
+        .map(|(i, &token)| Row {
+            token: Token::Host(token),
+            position: (start + i) as u32,
+            sequence,
+            sample: (all || i == last).then_some(Sampling::GREEDY),
+            draft: false,
+        })
+        .collect()
+}
+
+/// A step of one sequence, with logits.
+pub(crate) fn step(start: usize, tokens: &[u32], all: bool) -> Step {
+    Step { rows: rows(0, start, tokens, all), sequences: vec![sequence(0)], full_logits: true }
+}
+
+/// Largest absolute difference.
+pub(crate) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    assert!(!a.is_empty());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, d| if d.is_nan() { f32::INFINITY } else { d.max(most) })
+}
+
+/// A file of reference tensors.
+pub(crate) struct Reference(Vec<u8>);
+
+impl Reference {
+    pub(crate) fn open(name: &str) -> Self {
+        Self(std::fs::read(data(name)).unwrap())
+    }
+
+    fn words<T>(&self, name: &str, of: impl Fn([u8; 4]) -> T) -> Vec<T> {
+        let tensors = safetensors::SafeTensors::deserialize(&self.0).unwrap();
+        tensors.tensor(name).unwrap().data().chunks_exact(4).map(|b| of(b.try_into().unwrap())).collect()
+    }
+
+    pub(crate) fn f32s(&self, name: &str) -> Vec<f32> {
+        self.words(name, f32::from_le_bytes)
+    }
+
+    pub(crate) fn tokens(&self, name: &str) -> Vec<u32> {
+        self.words(name, u32::from_le_bytes)
+    }
+}
