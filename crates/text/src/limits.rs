@@ -23,6 +23,8 @@ pub const FUEL_COPIES: u64 = 64;
 pub const FUEL_MAX: u64 = 4_000_000;
 /// How deep lists and maps may nest in a template's values.
 pub const VALUE_DEPTH_MAX: usize = 64;
+/// How deep a template's expressions may nest; `a + b + c` nests once per operator.
+pub const EXPRESSION_DEPTH_MAX: usize = 1_000;
 /// How deep macros of a template may call each other.
 pub const CALL_DEPTH_MAX: usize = 100;
 /// The stack of the thread that renders, in bytes, reserved and not used but by templates that mean harm: the longest

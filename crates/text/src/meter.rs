@@ -12,12 +12,13 @@
 
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{
-    AutoEscape, BinOp, BinOpKind, Call, CallArg, CallBlock, Compare, CompareOp, CompareOpKind, Const, Do, EmitExpr,
-    EmitRaw, Expr, Filter, FilterBlock, ForLoop, GetAttr, GetItem, IfCond, IfExpr, List, Macro, Map, Set, SetBlock,
-    Slice, Spanned, Stmt, Template, Test, Tuple, UnaryOp, UnaryOpKind, Var, WithBlock,
+    AutoEscape, BinOp, BinOpKind, Call, CallArg, CallBlock, Compare, CompareOp, Const, Do, EmitExpr, EmitRaw, Expr,
+    Filter, FilterBlock, ForLoop, GetAttr, GetItem, IfCond, IfExpr, List, Macro, Map, Set, SetBlock, Slice, Spanned,
+    Stmt, Template, Test, Tuple, UnaryOp, UnaryOpKind, Var, WithBlock,
 };
 use minijinja::value::{Object, ObjectRepr, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,10 +65,18 @@ enum Use {
 }
 
 /// Rebuilds a template's tree with its charges.
-pub(crate) fn metered<'a>(template: &Stmt<'a>) -> Stmt<'a> {
+///
+/// # Errors
+/// An expression nests deeper than [`limits::EXPRESSION_DEPTH_MAX`].
+pub(crate) fn metered<'a>(template: &Stmt<'a>) -> Result<Stmt<'a>, Error> {
     let mut macros = Vec::new();
     find_macros(std::slice::from_ref(template), &mut macros);
-    Rebuild { macros }.stmt(template)
+    let rebuild = Rebuild { macros, depth: Cell::new(0), too_deep: Cell::new(false) };
+    let tree = rebuild.stmt(template);
+    if rebuild.too_deep.get() {
+        return Err(Error::new(ErrorKind::SyntaxError, "an expression nests too deep"));
+    }
+    Ok(tree)
 }
 
 fn find_macros<'a>(body: &[Stmt<'a>], names: &mut Vec<&'a str>) {
@@ -92,6 +101,9 @@ fn find_macros<'a>(body: &[Stmt<'a>], names: &mut Vec<&'a str>) {
 struct Rebuild<'a> {
     /// Macros take their arguments as they are; functions look at them.
     macros: Vec<&'a str>,
+    /// How deep the expression at hand lies in others.
+    depth: Cell<usize>,
+    too_deep: Cell<bool>,
 }
 
 impl<'a> Rebuild<'a> {
@@ -202,8 +214,14 @@ impl<'a> Rebuild<'a> {
     /// The expression rebuilt, with the charge that its use asks for.
     fn expr(&self, expr: &Expr<'a>, how: Use) -> Expr<'a> {
         let free = matches!(expr, Expr::Const(_) | Expr::Compare(_) | Expr::Test(_) | Expr::UnaryOp(_))
-            || matches!(expr, Expr::BinOp(e) if !makes_lists(&e.op));
+            || matches!(expr, Expr::BinOp(e) if !makes_lists(e.op));
+        if self.depth.get() == limits::EXPRESSION_DEPTH_MAX {
+            self.too_deep.set(true);
+            return Expr::Const(Spanned::new(Const { value: Value::from(()) }, expr.span()));
+        }
+        self.depth.set(self.depth.get() + 1);
         let rebuilt = self.bare(expr);
+        self.depth.set(self.depth.get() - 1);
         if free { rebuilt } else { charge(rebuilt, how, expr.span()) }
     }
 
@@ -231,16 +249,12 @@ impl<'a> Rebuild<'a> {
                 Expr::Slice(Spanned::new(node, span))
             }
             Expr::UnaryOp(e) => {
-                let op = match e.op {
-                    UnaryOpKind::Not => UnaryOpKind::Not,
-                    UnaryOpKind::Neg => UnaryOpKind::Neg,
-                };
+                let op = if matches!(e.op, UnaryOpKind::Not) { UnaryOpKind::Not } else { UnaryOpKind::Neg };
                 Expr::UnaryOp(Spanned::new(UnaryOp { op, expr: self.expr(&e.expr, Use::Move) }, span))
             }
             Expr::BinOp(e) => Expr::BinOp(Spanned::new(self.operator(e), span)),
             Expr::Compare(e) => {
-                let op =
-                    |op: &CompareOp<'a>| CompareOp { op: comparison(&op.op), expr: self.expr(&op.expr, Use::Whole) };
+                let op = |op: &CompareOp<'a>| CompareOp { op: op.op, expr: self.expr(&op.expr, Use::Whole) };
                 let node = Compare { expr: self.expr(&e.expr, Use::Whole), ops: e.ops.iter().map(op).collect() };
                 Expr::Compare(Spanned::new(node, span))
             }
@@ -303,7 +317,7 @@ impl<'a> Rebuild<'a> {
                 (Expr::GetAttr(Spanned::new(node, method.span())), Use::Whole)
             }
             Expr::Var(name) if self.macros.contains(&name.id) => (self.bare(&call.expr), Use::Move),
-            other => (self.bare(other), Use::Whole),
+            other => (self.expr(other, Use::Move), Use::Whole),
         };
         Spanned::new(Call { expr: callee, args: self.args(&call.args, args) }, call.span())
     }
@@ -319,46 +333,19 @@ impl<'a> Rebuild<'a> {
     }
 
     fn operator(&self, e: &BinOp<'a>) -> BinOp<'a> {
-        use BinOpKind as K;
-        let (op, how) = match e.op {
-            K::Eq => (K::Eq, Use::Whole),
-            K::Ne => (K::Ne, Use::Whole),
-            K::Lt => (K::Lt, Use::Whole),
-            K::Lte => (K::Lte, Use::Whole),
-            K::Gt => (K::Gt, Use::Whole),
-            K::Gte => (K::Gte, Use::Whole),
-            K::ScAnd => (K::ScAnd, Use::Move),
-            K::ScOr => (K::ScOr, Use::Move),
-            K::Add => (K::Add, Use::Whole),
-            K::Sub => (K::Sub, Use::Move),
-            K::Mul => (K::Mul, Use::Scalar),
-            K::Div => (K::Div, Use::Move),
-            K::FloorDiv => (K::FloorDiv, Use::Move),
-            K::Rem => (K::Rem, Use::Move),
-            K::Pow => (K::Pow, Use::Move),
-            K::Concat => (K::Concat, Use::Whole),
-            K::In => (K::In, Use::Whole),
+        use BinOpKind::{Div, FloorDiv, Mul, Pow, Rem, ScAnd, ScOr, Sub};
+        let how = match e.op {
+            ScAnd | ScOr | Sub | Div | FloorDiv | Rem | Pow => Use::Move,
+            Mul => Use::Scalar,
+            _ => Use::Whole,
         };
-        BinOp { op, left: self.expr(&e.left, how), right: self.expr(&e.right, how) }
+        BinOp { op: e.op, left: self.expr(&e.left, how), right: self.expr(&e.right, how) }
     }
 }
 
 /// Whether an operator's result can be a list, or one of its operands.
-fn makes_lists(op: &BinOpKind) -> bool {
+fn makes_lists(op: BinOpKind) -> bool {
     matches!(op, BinOpKind::Add | BinOpKind::ScAnd | BinOpKind::ScOr)
-}
-
-fn comparison(op: &CompareOpKind) -> CompareOpKind {
-    match op {
-        CompareOpKind::Eq => CompareOpKind::Eq,
-        CompareOpKind::Ne => CompareOpKind::Ne,
-        CompareOpKind::Lt => CompareOpKind::Lt,
-        CompareOpKind::Lte => CompareOpKind::Lte,
-        CompareOpKind::Gt => CompareOpKind::Gt,
-        CompareOpKind::Gte => CompareOpKind::Gte,
-        CompareOpKind::In => CompareOpKind::In,
-        CompareOpKind::NotIn => CompareOpKind::NotIn,
-    }
 }
 
 /// Puts the charge around an operand.

@@ -59,7 +59,7 @@ impl ChatTemplate {
             env.add_global(*name, spelling.as_str());
         }
         let template = Self { source: without_generation_tags(source)?, env };
-        on_render_stack(|| template.parse().map(|_| ()))?
+        on_render_stack(|| template.parse().and_then(|tree| meter::metered(&tree).map(|_| ())))?
             .map_err(|error| TextError::TemplateSyntax(one_line(&error)))?;
         Ok(template)
     }
@@ -98,7 +98,7 @@ impl ChatTemplate {
 
     fn render_within(&self, messages: &[Message], prompt: bool, fuel: u64) -> Result<String, Error> {
         let mut code = CodeGenerator::new(NAME, &self.source);
-        code.compile_stmt(&meter::metered(&self.parse()?));
+        code.compile_stmt(&meter::metered(&self.parse()?)?);
         let (instructions, blocks) = code.finish();
         let mut env: Environment<'_> = self.env.clone();
         meter::install(&mut env, fuel);

@@ -192,17 +192,12 @@ impl Tokenizer {
 
 /// The merging model. Control tokens are not part of it, so that no text spells one, unless merges are made of them.
 fn bpe(vocabulary: &Vocabulary<'_>, pre: Pre) -> Result<BPE, TextError> {
-    let spelling = |id: u32| vocabulary.tokens[id as usize].as_str();
+    let spelling = |id: u32| vocabulary.tokens[id as usize].clone();
     let mut merged = vec![false; vocabulary.tokens.len()];
-    let mut merges = Vec::with_capacity(vocabulary.merges.len());
-    for (left, right) in vocabulary.merges.iter().copied() {
-        let pair = (spelling(left).to_owned(), spelling(right).to_owned());
-        let whole = vocabulary.ids.get([spelling(left), spelling(right)].concat().as_str());
-        for id in [Some(&left), Some(&right), whole].into_iter().flatten() {
-            merged[*id as usize] = true;
-        }
-        merges.push(pair);
+    for id in vocabulary.merges.iter().flatten() {
+        merged[*id as usize] = true;
     }
+    let merges = vocabulary.merges.iter().map(|[left, right, _]| (spelling(*left), spelling(*right))).collect();
     let textual = |id: u32| match vocabulary.kinds[id as usize] {
         Kind::Control | Kind::Unknown => merged[id as usize],
         _ => true,

@@ -1,8 +1,7 @@
 //! The vocabulary as the file gives it, checked: tokens and their types, merges, and the ids with a meaning.
 //! How a text becomes tokens is not here but in `tokenizer`.
 
-use std::collections::HashMap;
-
+use ahash::AHashMap;
 use tombolo_gguf::{Metadata, Value};
 
 use crate::error::shorten;
@@ -35,8 +34,8 @@ impl Kind {
     }
 }
 
-/// A merge: the ids of its two halves. Its place in the list is its rank; the third token is spelled by both.
-pub(crate) type Merge = (u32, u32);
+/// A merge: the ids of its two halves and of what they make. Its place in the list is its rank.
+pub(crate) type Merge = [u32; 3];
 
 /// The vocabulary of one file.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ pub(crate) struct Vocabulary<'f> {
     /// Kinds by id; all normal where the file does not say.
     pub(crate) kinds: Vec<Kind>,
     /// Ids by spelling. Tokens without one are left out.
-    pub(crate) ids: HashMap<&'f str, u32>,
+    pub(crate) ids: AHashMap<&'f str, u32>,
     /// Merges, best first.
     pub(crate) merges: Vec<Merge>,
     /// Ids with a meaning.
@@ -86,8 +85,8 @@ fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), TextErr
     if count > limit { Err(TextError::TooMany { what, count, limit }) } else { Ok(()) }
 }
 
-fn ids_by_spelling(tokens: &[String]) -> Result<HashMap<&str, u32>, TextError> {
-    let mut ids = HashMap::with_capacity(tokens.len());
+fn ids_by_spelling(tokens: &[String]) -> Result<AHashMap<&str, u32>, TextError> {
+    let mut ids = AHashMap::with_capacity(tokens.len());
     for (id, token) in (0u32..).zip(tokens) {
         at_most("a token's spelling, bytes", token.len(), limits::TOKEN_BYTES_MAX)?;
         if token.is_empty() {
@@ -113,7 +112,7 @@ fn kinds(metadata: &Metadata, tokens: usize) -> Result<Vec<Kind>, TextError> {
     (0u32..).zip(types).map(kind).collect()
 }
 
-fn merges(metadata: &Metadata, ids: &HashMap<&str, u32>) -> Result<Vec<Merge>, TextError> {
+fn merges(metadata: &Metadata, ids: &AHashMap<&str, u32>) -> Result<Vec<Merge>, TextError> {
     const KEY: &str = "tokenizer.ggml.merges";
     let lines = metadata.strings(KEY).ok_or(TextError::Key { key: KEY, expected: "an array of strings" })?;
     at_most("tokenizer.ggml.merges, entries", lines.len(), limits::MERGES_MAX)?;
@@ -126,11 +125,12 @@ fn merges(metadata: &Metadata, ids: &HashMap<&str, u32>) -> Result<Vec<Merge>, T
             None => return Err("has no space between its halves"),
         };
         let id = |half: &str| ids.get(half).copied().ok_or("names a token that the vocabulary does not have");
-        let pair = (id(left)?, id(right)?);
+        let (left_id, right_id) = (id(left)?, id(right)?);
         merged.clear();
         merged.push_str(left);
         merged.push_str(right);
-        id(&merged).map_err(|_| "makes a token that the vocabulary does not have").map(|_| pair)
+        let whole = id(&merged).map_err(|_| "makes a token that the vocabulary does not have")?;
+        Ok([left_id, right_id, whole])
     };
     let numbered = lines.iter().enumerate();
     numbered

@@ -102,15 +102,17 @@ fn hostile_templates_end() {
         "{{ range(100000000000) }}".into(),
         "{{ [1]|slice(1000000000)|list }}{{ [1]|batch(1000000000, 0)|list }}".into(),
         "{{ 'a'|center(1000000000) }}{{ 'a'.center(1000000000) }}{{ 'a'.ljust(1000000000) }}".into(),
-        format!("{}1{}", "{{ [".repeat(1) + &"[".repeat(20_000), "]".repeat(20_000) + "] }}"),
+        format!("{{{{ {}1{} }}}}", "[".repeat(20_000), "]".repeat(20_000)),
         format!("{{{{ {}1{} }}}}", "(".repeat(50_000), ")".repeat(50_000)),
         format!("{{{{ {}1 }}}}", "-".repeat(50_000)),
         format!("{{{{ {}1 }}}}", "not ".repeat(50_000)),
         format!("{{{{ a{} }}}}", ".a".repeat(50_000)),
+        format!("{{{{ a{} }}}}", "()".repeat(50_000)),
+        format!("{{{{ a{} }}}}", "[a".repeat(10_000) + &"]".repeat(10_000)),
         format!("{{{{ 1{} }}}}", "|abs".repeat(50_000)),
-        format!("{{{{ 1{} }}}}", " + 1".repeat(50_000)),
+        format!("{{{{ 1{} }}}}", "+1".repeat(130_000)),
         format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(10_000)),
-        "{% if 1 %}".repeat(20_000) + &"{% endif %}".repeat(20_000),
+        "{% if 1 %}".repeat(10_000) + &"{% endif %}".repeat(10_000),
     ];
     for look in [
         "{{ ns.a == ns.b }}",
@@ -204,7 +206,7 @@ fn hostile_templates_end() {
         let result = render(&source, &chat, true);
         let taken = start.elapsed();
         let shown: String = source.chars().take(300).collect();
-        assert!(taken < Duration::from_secs(10), "{taken:?}: {shown}");
+        assert!(taken < Duration::from_secs(60), "{taken:?}: {shown}");
         if let Ok(text) = result {
             assert!(text.len() < 64 << 20, "{} bytes: {shown}", text.len());
         }
