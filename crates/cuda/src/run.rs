@@ -6,7 +6,7 @@ use crate::fuse::{AddNorm, Attention, Epilogue, Linear, Node};
 use crate::input::InputLayout;
 use crate::kernels::all_reduce::{self, Wire};
 use crate::kernels::{add_norm, attention, embed, gather_rows, linear, rms_norm, sample, silu_mul, step};
-use crate::plan::{Form, Placed, Plan, attention_shape};
+use crate::plan::{Form, Plan, attention_shape};
 use tombolo_model::{Arith, BufferId, Capacity, Program, Rows, Step, WeightId};
 
 /// Recorded decode steps of up to so many rows take norms along into the products.
@@ -151,32 +151,30 @@ impl Runner<'_> {
             Epilogue::Add => linear::Epilogue::Add,
             Epilogue::SiluMul(_) => linear::Epilogue::SiluMul,
         };
-        let weights: Vec<linear::Weight> = l.parts.iter().map(|part| self.linear_weight(l, *part)).collect();
+        let parts: Vec<linear::Part> = l.parts.iter().map(|part| self.linear_part(l, *part)).collect();
         let width = self.program.buffer(l.x).width;
         let args = linear::Linear {
+            parts: &parts,
             x: self.buffer(l.x),
             x_stride: width,
+            rows,
             cols: width,
-            norm: l.norm.map_or(DevicePtr::NULL, |(weight, _)| self.weight(weight)),
-            eps: l.norm.map_or(0.0, |(_, eps)| eps),
-            weights: &weights,
+            norm: l.norm.map(|(weight, eps)| (self.weight(weight), eps)),
             epilogue: then,
+            exact: self.arith == Arith::F32,
             scratch: self.at(self.plan.scratch.linear),
         };
         // SAFETY: the plan gave every address its room, and scratch for the most rows and the widest input.
-        unsafe { linear::linear(self.stream, self.kernels, &args, rows, self.arith) }
+        unsafe { linear::linear(self.stream, self.kernels, &args) }
     }
 
-    fn linear_weight(&self, l: &Linear, (id, out): (WeightId, BufferId)) -> linear::Weight {
-        let Placed { at, form } = self.plan.weight(self.start, id);
-        let Form::Matrix { row_bytes } = form else { unreachable!("a product's weight is no norm's") };
+    fn linear_part(&self, l: &Linear, (id, out): (WeightId, BufferId)) -> linear::Part {
         let weight = self.program.weight(id);
         let out = if let Epilogue::SiluMul(out) = l.epilogue { out } else { out };
-        linear::Weight {
-            data: at,
-            ty: weight.ty,
+        linear::Part {
+            data: self.weight(id),
             rows: weight.rows,
-            row_bytes,
+            ty: weight.ty,
             out: self.buffer(out),
             out_stride: self.program.buffer(out).width,
         }
