@@ -187,6 +187,14 @@ fn check_shapes(program: &Program) -> Result<(), LoadError> {
         let what = format!("heads of {dim} values cannot run on GPUs: their kernels take multiples of 8 up to 256");
         return Err(LoadError::Unsupported { what });
     }
+    let multiplied = program.ops.iter().filter_map(|op| match op {
+        Op::Linear { x, .. } => Some(program.buffer(*x).width),
+        _ => None,
+    });
+    if let Some(width) = multiplied.filter(|width| !width.is_multiple_of(4)).max() {
+        let what = format!("a width of {width} on one rank cannot run on GPUs: their products take multiples of 4");
+        return Err(LoadError::Unsupported { what });
+    }
     let summed = program.ops.iter().filter_map(|op| match op {
         Op::AllReduceAddNorm { partial, .. } => Some(program.buffer(*partial).width),
         _ => None,
