@@ -50,8 +50,8 @@ impl Attention<'_> {
     pub(crate) fn run(&self, pool: &mut Pool, kernels: &Kernels, step: &Step) -> Result<(), Panicked> {
         let shared = self.heads / self.kv.heads();
         let runs = runs(step);
-        // With few rows the heads of a group are parted too, so that every thread has work.
-        let part = if runs.len() * self.kv.heads() < 2 * pool.threads() { 1 } else { shared };
+        // Heads that share a KV head read it together, unless that leaves threads without work.
+        let part = if runs.len() * self.kv.heads() < pool.threads() { 1 } else { shared };
         let mut tasks = Vec::with_capacity(runs.len() * self.heads / part);
         // The last rows of a sequence have the most to read: taken first, no thread is left with them at the end.
         for rows in runs.into_iter().rev() {
@@ -81,7 +81,7 @@ impl Attention<'_> {
                 let valid_here = (row.position as usize + 1).saturating_sub(b * BLOCK).min(BLOCK);
                 valid.extend(task.heads.clone().map(|_| valid_here));
             }
-            let (k, v) = self.kv.read(self.layer, block as usize, task.heads.start / shared, wide);
+            let (k, v) = self.kv.read(kernels, self.layer, block as usize, task.heads.start / shared, wide);
             (kernels.attend)(heads, valid, k, v, self.scale);
         }
         let mut i = 0;

@@ -3,11 +3,9 @@
 //! Per layer, block and KV head: keys as `[head_dim, BLOCK]`, so that the scores of a block's positions are sums side
 //! by side, and values as `[BLOCK, head_dim]`.
 
-use crate::kernels::BLOCK;
+use crate::kernels::{BLOCK, Kernels};
 use crate::memory::Memory;
-use half::f16;
-use half::slice::{HalfFloatSliceExt, HalfBitsSliceExt};
-use tombolo_model::KvGroup;
+use tombolo_model::{KvGroup, limits};
 
 /// The cache of one KV group.
 pub(crate) struct Kv {
@@ -29,25 +27,27 @@ impl Store {
     }
 
     /// Stores values from `start` on, `step` apart.
-    fn write(&mut self, start: usize, step: usize, values: &[f32]) {
+    fn write(&mut self, start: usize, step: usize, values: &[f32], narrow: impl Fn(&[f32], &mut [u8])) {
         match self {
             Self::F32(cells) => {
                 cells[start..].iter_mut().step_by(step).zip(values).for_each(|(cell, &v)| *cell = v);
             }
             Self::F16(cells) => {
-                let cells = cells[start..].iter_mut().step_by(step);
-                cells.zip(values).for_each(|(cell, &v)| *cell = f16::from_f32(v).to_bits());
+                let mut halves = [0u16; limits::HEAD_DIM];
+                let halves = &mut halves[..values.len()];
+                narrow(values, bytemuck::cast_slice_mut(halves));
+                cells[start..].iter_mut().step_by(step).zip(halves).for_each(|(cell, &mut v)| *cell = v);
             }
         }
     }
 
     /// `len` neighbouring values; `scratch` is where they are widened if they must be.
-    fn read<'a>(&'a self, start: usize, len: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+    fn read<'a>(&'a self, kernels: &Kernels, start: usize, len: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
         match self {
             Self::F32(cells) => &cells[start..start + len],
             Self::F16(cells) => {
                 scratch.resize(len, 0.0);
-                cells[start..start + len].reinterpret_cast::<f16>().convert_to_f32_slice(scratch);
+                (kernels.widen)(bytemuck::cast_slice(&cells[start..start + len]), scratch);
                 scratch
             }
         }
@@ -86,18 +86,19 @@ impl Kv {
     }
 
     /// Stores one position's keys and values, `[heads, dim]` each.
-    pub(crate) fn write(&mut self, layer: usize, block: usize, slot: usize, k: &[f32], v: &[f32]) {
+    pub(crate) fn write(&mut self, kernels: &Kernels, layer: usize, block: usize, slot: usize, k: &[f32], v: &[f32]) {
         let dim = self.dim;
         for head in 0..self.heads {
             let start = self.start(layer, block, head);
-            self.keys.write(start + slot, BLOCK, &k[head * dim..][..dim]);
-            self.values.write(start + slot * dim, 1, &v[head * dim..][..dim]);
+            self.keys.write(start + slot, BLOCK, &k[head * dim..][..dim], kernels.narrow);
+            self.values.write(start + slot * dim, 1, &v[head * dim..][..dim], kernels.narrow);
         }
     }
 
     /// Keys `[dim, BLOCK]` and values `[BLOCK, dim]` of a block.
     pub(crate) fn read<'a>(
         &'a self,
+        kernels: &Kernels,
         layer: usize,
         block: usize,
         head: usize,
@@ -105,6 +106,6 @@ impl Kv {
     ) -> (&'a [f32], &'a [f32]) {
         let (start, len) = (self.start(layer, block, head), self.dim * BLOCK);
         let [keys, values] = scratch;
-        (self.keys.read(start, len, keys), self.values.read(start, len, values))
+        (self.keys.read(kernels, start, len, keys), self.values.read(kernels, start, len, values))
     }
 }

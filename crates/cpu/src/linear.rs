@@ -137,7 +137,7 @@ fn row_task(kernels: &Kernels, weight: &Rows, x: &[f32], cols: usize, task: &Tas
     DECODED.with_borrow_mut(|decoded| {
         decoded.resize(cols, 0.0);
         for weight_row in task.weight_rows.clone() {
-            weight.decode(weight_row, decoded);
+            weight.decode(kernels, weight_row, decoded);
             let mut row = task.rows.start;
             while row < task.rows.end {
                 let n = if task.rows.end - row >= 4 { 4 } else { 1 };

@@ -185,7 +185,7 @@ impl CpuBackend {
                     let position = row.position as usize;
                     let table = &step.sequences[row.sequence as usize].tables[group.index()];
                     let (k, v) = (&k[i * width..][..width], &v[i * width..][..width]);
-                    kv.write(layer, table[position / BLOCK] as usize, position % BLOCK, k, v);
+                    kv.write(self.kernels, layer, table[position / BLOCK] as usize, position % BLOCK, k, v);
                 }
             }
             Op::Attention { q, out, group, layer, heads, scale } => {
@@ -232,12 +232,13 @@ impl CpuBackend {
     fn embed(&mut self, table: WeightId, out: BufferId, rowset: &Rowset) -> Result<(), Stop> {
         let width = self.width(out);
         let held = &self.held[table.index()];
+        let kernels = self.kernels;
         let grid = Grid::new(&mut self.buffers[out.index()], width);
         let table = held.rows.as_ref().ok_or_else(|| Panicked("the embedding is not loaded as rows".into()))?;
         self.pool.split(rowset.tokens.len(), GRAIN_VALUES / width, &|rows| {
             for row in rows {
                 // SAFETY: every row is in one task's range.
-                table.decode(rowset.tokens[row] as usize, unsafe { grid.rows(row..row + 1) });
+                table.decode(kernels, rowset.tokens[row] as usize, unsafe { grid.rows(row..row + 1) });
             }
         })?;
         Ok(())

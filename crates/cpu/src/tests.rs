@@ -126,11 +126,13 @@ struct Case {
 fn case(wide: bool, heads: usize, kv_heads: usize, dim: usize) -> Case {
     let mut random = Random::new(9);
     let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim };
+    let kernels = Kernels::of(Tier::best()).unwrap();
     let mut kv = Kv::new(&group, 8, wide).unwrap();
     // What lies in a cache beyond a sequence's end must not matter.
     for block in 0..8 {
         for slot in 0..BLOCK {
-            kv.write(1, block, slot, &vec![f32::NAN; kv_heads * dim], &vec![f32::NAN; kv_heads * dim]);
+            let noise = vec![f32::NAN; kv_heads * dim];
+            kv.write(kernels, 1, block, slot, &noise, &noise);
         }
     }
     let tables = [vec![3u32, 1, 6], vec![2, 7, 0]];
@@ -140,7 +142,7 @@ fn case(wide: bool, heads: usize, kv_heads: usize, dim: usize) -> Case {
         let mut seen = Vec::new();
         for position in 0..end {
             let (k, v) = (random.values(kv_heads * dim), random.values(kv_heads * dim));
-            kv.write(1, tables[s][position / BLOCK] as usize, position % BLOCK, &k, &v);
+            kv.write(kernels, 1, tables[s][position / BLOCK] as usize, position % BLOCK, &k, &v);
             seen.push((k, v));
         }
         past.push(seen);

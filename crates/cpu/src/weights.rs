@@ -3,7 +3,7 @@
 
 use crate::LoadError;
 use crate::grid::Grid;
-use crate::kernels::{Kind, TILE};
+use crate::kernels::{Kernels, Kind, TILE};
 use crate::memory::Memory;
 use crate::pack::{kind_of, pack_tile, tile_bytes};
 use crate::pool::Pool;
@@ -52,7 +52,7 @@ impl Rows {
     }
 
     /// The values of a row.
-    pub(crate) fn decode(&self, row: usize, out: &mut [f32]) {
+    pub(crate) fn decode(&self, kernels: &Kernels, row: usize, out: &mut [f32]) {
         let bytes = self.row(row);
         match self.ty {
             TensorType::F32 => {
@@ -65,6 +65,7 @@ impl Rows {
                     *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
                 }
             }
+            TensorType::F16 => (kernels.widen)(bytes, out),
             // Cannot fail: the program builder accepts supported types and whole blocks only.
             ty => quant::decode(ty, bytes, out).unwrap_or_else(|e| panic!("{e}")),
         }

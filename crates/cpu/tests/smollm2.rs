@@ -33,10 +33,10 @@ fn f32_arithmetic_matches_the_reference_at_tp_1_and_3() {
         }
         // A longer text, every position.
         let mut model = Model::load(&smollm2(), How { rows: text.len(), ..How::new(tp, Arith::F32) });
-        for (first, chunk) in text.chunks(8).enumerate() {
-            let logits = &model.run(&[step(first * 8, chunk, true)])[0].logits;
+        for (first, chunk) in text.chunks(64).enumerate() {
+            let logits = &model.run(&[step(first * 64, chunk, true)])[0].logits;
             for (i, logits) in logits.chunks(vocabulary).enumerate() {
-                let position = first * 8 + i;
+                let position = first * 64 + i;
                 if let Some(k) = rows.iter().position(|&row| row as usize == position) {
                     let difference = max_difference(logits, &want_rows[k * vocabulary..][..vocabulary]);
                     assert!(difference <= 1e-3, "TP {tp}, position {position}: off by {difference}");
@@ -60,10 +60,10 @@ fn production_arithmetic_stays_as_close_as_peers_do() {
     let mut model = Model::load(&smollm2(), How { rows: text.len(), ..How::new(1, Arith::Production) });
     let vocabulary = model.config.vocabulary;
     let (mut total, mut same) = (0.0, 0);
-    for (first, chunk) in text.chunks(8).enumerate() {
-        let logits = &model.run(&[step(first * 8, chunk, true)])[0].logits;
+    for (first, chunk) in text.chunks(64).enumerate() {
+        let logits = &model.run(&[step(first * 64, chunk, true)])[0].logits;
         for (i, logits) in logits.chunks(vocabulary).enumerate() {
-            let top = (first * 8 + i) * 32;
+            let top = (first * 64 + i) * 32;
             let differences = (top..top + 32).map(|k| (logits[want_ids[k] as usize] - want_top[k]).abs());
             total += differences.sum::<f32>() / 32.0;
             same += usize::from(best(logits)[0] == want_ids[top] as usize);

@@ -2,9 +2,12 @@
 //! the same code for its own instructions: `mul_add` is one instruction there and a library call in the scalar tier,
 //! but rounds once in both, so that all tiers give the same bits.
 //!
+//! Loops instead of closures around `mul_add`: a closure that is not inlined would be compiled without the tier.
+//!
 //! The order of every sum is a function of the length alone, never of how many rows are computed together.
 
 use super::{ActBlock, BLOCK, Heads, QUANT};
+use std::ops::Range;
 
 /// Values summed side by side in a dot product: four registers of eight.
 const WIDE: usize = 32;
@@ -26,10 +29,31 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     fold(sums)
 }
 
-/// `w · x` of one weight row with four rows at once; each result has the bits of [`dot`].
+/// `w · x` of one weight row with four rows, two at a time; each result has the bits of [`dot`].
 #[inline(always)]
 pub(super) fn dot4(w: &[f32], x: [&[f32]; 4]) -> [f32; 4] {
-    std::array::from_fn(|r| dot(w, x[r]))
+    let (a, b) = dot2(w, x[0], x[1]);
+    let (c, d) = dot2(w, x[2], x[3]);
+    [a, b, c, d]
+}
+
+#[inline(always)]
+fn dot2(w: &[f32], x: &[f32], y: &[f32]) -> (f32, f32) {
+    let (w_chunks, w_rest) = w.as_chunks::<WIDE>();
+    let (x_chunks, x_rest) = x.as_chunks::<WIDE>();
+    let (y_chunks, y_rest) = y.as_chunks::<WIDE>();
+    let (mut x_sums, mut y_sums) = ([0f32; WIDE], [0f32; WIDE]);
+    for ((w, x), y) in w_chunks.iter().zip(x_chunks).zip(y_chunks) {
+        for i in 0..WIDE {
+            x_sums[i] = w[i].mul_add(x[i], x_sums[i]);
+            y_sums[i] = w[i].mul_add(y[i], y_sums[i]);
+        }
+    }
+    for i in 0..w_rest.len() {
+        x_sums[i] = w_rest[i].mul_add(x_rest[i], x_sums[i]);
+        y_sums[i] = w_rest[i].mul_add(y_rest[i], y_sums[i]);
+    }
+    (fold(x_sums), fold(y_sums))
 }
 
 /// The sum of all lanes, by halves.
@@ -139,60 +163,144 @@ pub(super) fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
 
 /// One KV block's worth of attention for some query heads that share its KV head: scores of the block's first
 /// `valid[i]` positions, folded into query head `i`'s running softmax (Milakov and Gimelshein 2018).
-/// `k` is `[head_dim, BLOCK]`, `v` is `[BLOCK, head_dim]`.
+/// `k` is `[head_dim, BLOCK]`, `v` is `[BLOCK, head_dim]`. Two heads at a time share what is loaded.
 #[inline(always)]
 pub(super) fn attend(heads: &mut Heads, valid: &[usize], k: &[f32], v: &[f32], scale: f32) {
     let dim = heads.dim;
-    for (i, &valid) in valid.iter().enumerate().filter(|(_, valid)| **valid > 0) {
-        let q = &heads.q[i * dim..][..dim];
-        let out = &mut heads.out[i * dim..][..dim];
-        let (max, sum) = &mut heads.state[i];
-        let scores = scores(q, k, valid, scale);
-        let new_max = scores.iter().fold(*max, |a, &b| a.max(b));
-        let shrink = exp(*max - new_max);
-        let mut weights = [0f32; BLOCK];
-        for t in 0..BLOCK {
-            weights[t] = exp(scores[t] - new_max);
+    let mut i = 0;
+    while i < valid.len() {
+        if i + 1 < valid.len() {
+            let (q, out) = (&heads.q[i * dim..][..2 * dim], &mut heads.out[i * dim..][..2 * dim]);
+            let ((q0, q1), (out0, out1)) = (q.split_at(dim), out.split_at_mut(dim));
+            let (scores0, scores1) = scores2(q0, q1, k);
+            let (weights0, shrink0) = soften(&scores0, valid[i], scale, &mut heads.state[i]);
+            let (weights1, shrink1) = soften(&scores1, valid[i + 1], scale, &mut heads.state[i + 1]);
+            let common = valid[i].min(valid[i + 1]);
+            accumulate2([out0, out1], [&weights0, &weights1], common, v, [shrink0, shrink1]);
+            accumulate(out0, &weights0, common..valid[i], v, 1.0);
+            accumulate(out1, &weights1, common..valid[i + 1], v, 1.0);
+        } else {
+            let scores = scores(&heads.q[i * dim..][..dim], k);
+            let (weights, shrink) = soften(&scores, valid[i], scale, &mut heads.state[i]);
+            accumulate(&mut heads.out[i * dim..][..dim], &weights, 0..valid[i], v, shrink);
         }
-        *sum = sum.mul_add(shrink, fold(weights));
-        *max = new_max;
-        accumulate(out, &weights[..valid], v, shrink);
+        i += 2;
     }
 }
 
 #[inline(always)]
-fn scores(q: &[f32], k: &[f32], valid: usize, scale: f32) -> [f32; BLOCK] {
+fn scores(q: &[f32], k: &[f32]) -> [f32; BLOCK] {
     let mut scores = [0f32; BLOCK];
     for (q, k) in q.iter().zip(k.as_chunks::<BLOCK>().0) {
         for t in 0..BLOCK {
             scores[t] = q.mul_add(k[t], scores[t]);
         }
     }
-    for (t, score) in scores.iter_mut().enumerate() {
-        // Beyond `valid` the cache holds anything, NaN too.
-        *score = if t < valid { *score * scale } else { f32::NEG_INFINITY };
-    }
     scores
 }
 
-/// `out = out · shrink + Σ weights[t] · v[t]`.
 #[inline(always)]
-fn accumulate(out: &mut [f32], weights: &[f32], v: &[f32], shrink: f32) {
+fn scores2(a: &[f32], b: &[f32], k: &[f32]) -> ([f32; BLOCK], [f32; BLOCK]) {
+    let (mut of_a, mut of_b) = ([0f32; BLOCK], [0f32; BLOCK]);
+    for ((a, b), k) in a.iter().zip(b).zip(k.as_chunks::<BLOCK>().0) {
+        for t in 0..BLOCK {
+            of_a[t] = a.mul_add(k[t], of_a[t]);
+            of_b[t] = b.mul_add(k[t], of_b[t]);
+        }
+    }
+    (of_a, of_b)
+}
+
+/// Folds scores into a head's running maximum and sum; gives the positions' weights and the factor on what was before.
+#[inline(always)]
+fn soften(scores: &[f32; BLOCK], valid: usize, scale: f32, state: &mut (f32, f32)) -> ([f32; BLOCK], f32) {
+    if valid == 0 {
+        return ([0.0; BLOCK], 1.0);
+    }
+    let (max, sum) = state;
+    let mut weights = [f32::NEG_INFINITY; BLOCK];
+    for t in 0..BLOCK {
+        // Beyond `valid` the cache holds anything, NaN too.
+        weights[t] = if t < valid { scores[t] * scale } else { f32::NEG_INFINITY };
+    }
+    let mut most = weights;
+    let mut n = BLOCK / 2;
+    while n > 0 {
+        for t in 0..n {
+            most[t] = if most[t + n] > most[t] { most[t + n] } else { most[t] };
+        }
+        n /= 2;
+    }
+    let new_max = max.max(most[0]);
+    let shrink = exp(*max - new_max);
+    for weight in &mut weights {
+        *weight = exp(*weight - new_max);
+    }
+    *sum = sum.mul_add(shrink, fold(weights));
+    *max = new_max;
+    (weights, shrink)
+}
+
+/// `out = out · shrink + Σ weights[t] · v[t]` over `positions`, in ascending order.
+#[inline(always)]
+fn accumulate(out: &mut [f32], weights: &[f32; BLOCK], positions: Range<usize>, v: &[f32], shrink: f32) {
     let dim = out.len();
+    if positions.is_empty() && shrink == 1.0 {
+        return;
+    }
     let (chunks, rest) = out.as_chunks_mut::<WIDE>();
     for (c, chunk) in chunks.iter_mut().enumerate() {
-        let mut sums: [f32; WIDE] = std::array::from_fn(|i| chunk[i] * shrink);
-        for (t, w) in weights.iter().enumerate() {
-            let v = &v[t * dim + c * WIDE..][..WIDE];
+        let mut sums = *chunk;
+        for sum in &mut sums {
+            *sum *= shrink;
+        }
+        for t in positions.clone() {
+            let v: &[f32; WIDE] = v[t * dim + c * WIDE..].first_chunk().unwrap_or(&[0.0; WIDE]);
             for i in 0..WIDE {
-                sums[i] = w.mul_add(v[i], sums[i]);
+                sums[i] = weights[t].mul_add(v[i], sums[i]);
             }
         }
         *chunk = sums;
     }
     let first = dim - rest.len();
     for (i, out) in rest.iter_mut().enumerate() {
-        *out = weights.iter().enumerate().fold(*out * shrink, |sum, (t, w)| w.mul_add(v[t * dim + first + i], sum));
+        let mut sum = *out * shrink;
+        for t in positions.clone() {
+            sum = weights[t].mul_add(v[t * dim + first + i], sum);
+        }
+        *out = sum;
+    }
+}
+
+/// [`accumulate`] for two heads over the first `common` positions.
+#[inline(always)]
+fn accumulate2(out: [&mut [f32]; 2], weights: [&[f32; BLOCK]; 2], common: usize, v: &[f32], shrink: [f32; 2]) {
+    let [out0, out1] = out;
+    let dim = out0.len();
+    let whole = dim / WIDE * WIDE;
+    for first in (0..whole).step_by(WIDE) {
+        let (mut sums0, mut sums1) = ([0f32; WIDE], [0f32; WIDE]);
+        for i in 0..WIDE {
+            sums0[i] = out0[first + i] * shrink[0];
+            sums1[i] = out1[first + i] * shrink[1];
+        }
+        for t in 0..common {
+            let v: &[f32; WIDE] = v[t * dim + first..].first_chunk().unwrap_or(&[0.0; WIDE]);
+            for i in 0..WIDE {
+                sums0[i] = weights[0][t].mul_add(v[i], sums0[i]);
+                sums1[i] = weights[1][t].mul_add(v[i], sums1[i]);
+            }
+        }
+        out0[first..first + WIDE].copy_from_slice(&sums0);
+        out1[first..first + WIDE].copy_from_slice(&sums1);
+    }
+    for i in whole..dim {
+        let (mut sum0, mut sum1) = (out0[i] * shrink[0], out1[i] * shrink[1]);
+        for t in 0..common {
+            sum0 = weights[0][t].mul_add(v[t * dim + i], sum0);
+            sum1 = weights[1][t].mul_add(v[t * dim + i], sum1);
+        }
+        (out0[i], out1[i]) = (sum0, sum1);
     }
 }
 

@@ -104,12 +104,18 @@ macro_rules! kernels {
             pub(crate) tier: Tier,
             /// `out[r][row of the tile] = tile · acts[r]` for each of the 1 to [`ROWS_MAX`] rows in `acts`.
             pub(crate) tile: fn(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]),
+            /// Little-endian halves as floats.
+            pub(crate) widen: fn(halves: &[u8], out: &mut [f32]),
+            /// Floats as little-endian halves, rounded to the nearest, ties to even.
+            pub(crate) narrow: fn(values: &[f32], halves: &mut [u8]),
             $($(#[$doc])* pub(crate) $name: fn($($arg: $ty),*) $(-> $ret)?,)*
         }
 
         static SCALAR: Kernels = Kernels {
             tier: Tier::Scalar,
             tile: scalar::tile,
+            widen: scalar::widen,
+            narrow: scalar::narrow,
             $($name: |$($arg: $ty),*| lanes::$name($($arg),*),)*
         };
 
@@ -127,6 +133,16 @@ macro_rules! kernels {
                 // SAFETY: this function has the tier's instructions.
                 unsafe { x86::tile::<x86_dot::$tier>(kind, tile, acts, out) }
             }
+            #[target_feature(enable = $features)]
+            fn widen(halves: &[u8], out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { x86::widen(halves, out) }
+            }
+            #[target_feature(enable = $features)]
+            fn narrow(values: &[f32], halves: &mut [u8]) {
+                // SAFETY: as above.
+                unsafe { x86::narrow(values, halves) }
+            }
             $(
                 #[target_feature(enable = $features)]
                 fn $name($($arg: $ty),*) $(-> $ret)? {
@@ -137,6 +153,10 @@ macro_rules! kernels {
                 tier: Tier::$tier,
                 // SAFETY: `Kernels::of` hands out a table only where the processor has its tier.
                 tile: |kind, bytes, acts, out| unsafe { tile(kind, bytes, acts, out) },
+                // SAFETY: as above.
+                widen: |halves, out| unsafe { widen(halves, out) },
+                // SAFETY: as above.
+                narrow: |values, halves| unsafe { narrow(values, halves) },
                 $(
                     // SAFETY: as above.
                     $name: |$($arg: $ty),*| unsafe { $name($($arg),*) },

@@ -94,3 +94,17 @@ fn q6_k(block: &[u8], r: usize, act: &ActRow, mut sum: f32) -> f32 {
     }
     sum
 }
+
+/// Halves as floats.
+pub(super) fn widen(halves: &[u8], out: &mut [f32]) {
+    for (half, out) in halves.as_chunks::<2>().0.iter().zip(out) {
+        *out = f16::from_le_bytes(*half).to_f32();
+    }
+}
+
+/// Floats as halves.
+pub(super) fn narrow(values: &[f32], halves: &mut [u8]) {
+    for (value, half) in values.iter().zip(halves.as_chunks_mut::<2>().0) {
+        *half = f16::from_f32(*value).to_le_bytes();
+    }
+}

@@ -193,6 +193,21 @@ proptest! {
     }
 
     #[test]
+    fn halves_there_and_back(seed in any::<u64>(), len in 0usize..40, scale in -9i32..6) {
+        let values: Vec<f32> = Random::new(seed).values(len).iter().map(|x| x * 10f32.powi(scale)).collect();
+        for table in tables() {
+            let mut bytes = vec![0; 2 * len];
+            (table.narrow)(&values, &mut bytes);
+            let mut back = vec![0.0; len];
+            (table.widen)(&bytes, &mut back);
+            for ((value, half), back) in values.iter().zip(bytes.as_chunks().0).zip(&back) {
+                prop_assert_eq!(*half, half::f16::from_f32(*value).to_le_bytes());
+                prop_assert_eq!(*back, half::f16::from_f32(*value).to_f32());
+            }
+        }
+    }
+
+    #[test]
     fn the_largest_is_found(seed in any::<u64>(), len in 1usize..300) {
         let x = Random::new(seed).values(len);
         let want = (0..len).fold(0, |best, i| if x[i] > x[best] { i } else { best });

@@ -1,7 +1,8 @@
 //! Tile kernels for x86, over the one instruction in which the tiers differ: multiplying unsigned by signed bytes.
 //!
 //! Everything here is inlined into the entry points of `avx2` and `avx512`, which enable the instructions it uses.
-//! A block's weights are unpacked once and used for all rows of the call.
+//! A block's weights are unpacked once and used for all rows of the call. Loops instead of closures: a closure that is
+//! not inlined would pass its registers through memory.
 
 use super::tile::{ActRow, Kind, ROWS_MAX, TILE};
 use std::arch::x86_64::*;
@@ -108,7 +109,10 @@ unsafe fn nibbles<D: Dot, const N: usize>(q: *const u8, acts: &[&ActRow; N], col
                 sums[r] = D::add(sums[r], high, four(acts[r], col + 16 + 4 * g));
             }
         }
-        sums.map(|sum| D::widen(sum))
+        for sum in &mut sums {
+            *sum = D::widen(*sum);
+        }
+        sums
     }
 }
 
@@ -205,7 +209,10 @@ unsafe fn q6_k<D: Dot, const N: usize>(block: *const u8, acts: &[&ActRow; N], b:
             let mut whole = [_mm256_setzero_si256(); N];
             for half in 0..2 {
                 let s = _mm256_cvtepi8_epi32(_mm_loadl_epi64(block.add(16 + 8 * (2 * j + half)).cast()));
-                let w: [__m256i; 4] = std::array::from_fn(|i| sixes(q, j % 2, half, i));
+                let mut w = [_mm256_setzero_si256(); 4];
+                for (i, w) in w.iter_mut().enumerate() {
+                    *w = sixes(q, j % 2, half, i);
+                }
                 for r in 0..N {
                     let a = acts[r].blocks.get_unchecked(8 * b + j);
                     let col = 256 * b + 32 * j + 16 * half;
@@ -243,4 +250,35 @@ unsafe fn sixes(q: *const u8, odd: usize, half: usize, i: usize) -> __m256i {
         let low = _mm256_and_si256(low, _mm256_set1_epi8(0x0f));
         _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)))
     }
+}
+
+/// Halves as floats, eight at a time.
+///
+/// # Safety
+/// The processor has F16C.
+#[inline(always)]
+pub(super) unsafe fn widen(bytes: &[u8], out: &mut [f32]) {
+    let whole = bytes.len().min(2 * out.len()) / 16;
+    for (bytes, out) in bytes.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<8>().0) {
+        // SAFETY: 16 bytes in, 8 floats out; the caller vouches for the instructions.
+        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), halves(bytes.as_ptr())) };
+    }
+    super::scalar::widen(&bytes[16 * whole..], &mut out[8 * whole..]);
+}
+
+/// Floats as halves, eight at a time.
+///
+/// # Safety
+/// The processor has F16C.
+#[inline(always)]
+pub(super) unsafe fn narrow(values: &[f32], bytes: &mut [u8]) {
+    let whole = bytes.len().min(2 * values.len()) / 16;
+    for (values, bytes) in values.as_chunks::<8>().0.iter().zip(bytes.as_chunks_mut::<16>().0) {
+        // SAFETY: 8 floats in, 16 bytes out; the caller vouches for the instructions.
+        unsafe {
+            let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(values.as_ptr()));
+            _mm_storeu_si128(bytes.as_mut_ptr().cast(), halves);
+        }
+    }
+    super::scalar::narrow(&values[8 * whole..], &mut bytes[16 * whole..]);
 }
