@@ -33,17 +33,17 @@ fn soak(transport: Transport, replays: usize) {
     const WIDTH: usize = 2048;
     let labs = labs(2);
     let group = group(&labs, transport, 8192, 5000);
-    let places: Vec<(DevicePtr, DevicePtr, DevicePtr, DevicePtr)> = labs
+    let places: Vec<[DevicePtr; 4]> = labs
         .iter()
         .enumerate()
         .map(|(rank, lab)| {
             let partials = lab.put(&noise(rank as u32, CALLS * WIDTH));
             let history = lab.put(&vec![0f32; (CALLS + 1) * WIDTH]);
-            (partials, history, lab.put(&noise(9, WIDTH)), lab.put(&vec![0f32; WIDTH]))
+            [partials, history, lab.put(&noise(9, WIDTH)), lab.put(&vec![0f32; WIDTH])]
         })
         .collect();
     let mut graphs = Vec::new();
-    for ((lab, end), &(partials, history, weight, out)) in labs.iter().zip(&group.ranks).zip(&places) {
+    for ((lab, end), &[partials, history, weight, out]) in labs.iter().zip(&group.ranks).zip(&places) {
         lab.device.make_current().unwrap();
         let graph = Graph::capture(&lab.stream, || {
             for call in 0..CALLS {
@@ -72,7 +72,7 @@ fn soak(transport: Transport, replays: usize) {
             graph.launch(&lab.stream).unwrap();
         }
         let histories: Vec<Vec<u32>> =
-            labs.iter().zip(&places).map(|(lab, p)| lab.get(p.1.offset(4 * WIDTH), CALLS * WIDTH)).collect();
+            labs.iter().zip(&places).map(|(lab, p)| lab.get(p[1].offset(4 * WIDTH), CALLS * WIDTH)).collect();
         assert!(group.ranks.iter().all(|r| r.fault().is_none()), "{:?}", group.ranks[0].fault());
         let differ = histories[0].iter().zip(&histories[1]).position(|(a, b)| a != b);
         assert_eq!(differ.map(|i| i / WIDTH), None, "replay {replay}: the call at which the ranks part");
@@ -82,8 +82,8 @@ fn soak(transport: Transport, replays: usize) {
     }
 }
 
-fn first_call_matches(labs: &[Lab], places: &[(DevicePtr, DevicePtr, DevicePtr, DevicePtr)], history: &[u32]) {
-    let partials: Vec<Vec<f32>> = labs.iter().zip(places).map(|(l, p)| l.get(p.0, 4096)).collect();
+fn first_call_matches(labs: &[Lab], places: &[[DevicePtr; 4]], history: &[u32]) {
+    let partials: Vec<Vec<f32>> = labs.iter().zip(places).map(|(l, p)| l.get(p[0], 4096)).collect();
     let width = 2048;
     let sum = |i: usize, wire| on_wire(wire, partials[0][i]) + on_wire(wire, partials[1][i]);
     for i in 0..width {
@@ -105,6 +105,46 @@ fn a_hundred_thousand_calls_leave_the_same_bits_over_host_memory() {
     soak(Transport::Host, 1000);
 }
 
+/// What one rank works on: partial, residual, weight, out.
+#[derive(Clone, Copy)]
+struct Place {
+    partial: DevicePtr,
+    residual: DevicePtr,
+    weight: DevicePtr,
+    out: DevicePtr,
+}
+
+/// One shape over one wire between the ranks of a group.
+struct Form<'a> {
+    labs: &'a [Lab],
+    group: &'a Connected,
+    places: Vec<Place>,
+    wire: Wire,
+    shape: (usize, usize),
+}
+
+impl Form<'_> {
+    fn call(&self, then: impl Fn(&Place) -> Then) {
+        for ((lab, end), place) in self.labs.iter().zip(&self.group.ranks).zip(&self.places) {
+            lab.device.make_current().unwrap();
+            let (link, then) = (end.link(), then(place));
+            // SAFETY: every address was put with the shape's length; all ranks make the same call.
+            unsafe { all_reduce(&lab.stream, &lab.kernels, link, self.wire, place.partial, &then, self.shape, 3) }
+                .unwrap();
+        }
+    }
+
+    /// Every rank holds exactly these bits.
+    fn same(&self, what: &str, which: impl Fn(&Place) -> DevicePtr, want: &[f32]) {
+        for (lab, place) in self.labs.iter().zip(&self.places) {
+            let got: Vec<f32> = lab.get(which(place), want.len());
+            let wrong = got.iter().zip(want).position(|(g, w)| g.to_bits() != w.to_bits());
+            let transport = self.group.ranks[0].transport();
+            assert_eq!(wrong, None, "{what} {} ranks {transport:?} {:?} {:?}", self.labs.len(), self.wire, self.shape);
+        }
+    }
+}
+
 /// All forms, wires, shapes that do not fill tiles, messages of several slots.
 fn every_form(ranks: usize, transport: Transport) {
     let labs = labs(ranks);
@@ -114,50 +154,44 @@ fn every_form(ranks: usize, transport: Transport) {
         let partials: Vec<Vec<f32>> = (0..ranks).map(|r| noise(50 + r as u32, n)).collect();
         let (residual, weight) = (noise(77, n), noise(78, width));
         for wire in [Wire::Bf16, Wire::F32] {
-            let sum: Vec<f32> = (0..n)
-                .map(|i| partials[1..].iter().fold(on_wire(wire, partials[0][i]), |s, p| s + on_wire(wire, p[i])))
-                .collect();
+            let place = |(lab, partial): (&Lab, &Vec<f32>)| Place {
+                partial: lab.put(partial),
+                residual: lab.put(&residual),
+                weight: lab.put(&weight),
+                out: lab.put(&vec![f32::NAN; n]),
+            };
+            let places = labs.iter().zip(&partials).map(place).collect();
+            let form = Form { labs: &labs, group: &group, places, wire, shape: (rows, width) };
+            let add = |sum: f32, p: &Vec<f32>, i: usize| sum + on_wire(wire, p[i]);
+            let sum_at = |i: usize| partials[1..].iter().fold(on_wire(wire, partials[0][i]), |s, p| add(s, p, i));
+            let sum: Vec<f32> = (0..n).map(sum_at).collect();
             let added: Vec<f32> = residual.iter().zip(&sum).map(|(r, s)| r + s).collect();
-            let places: Vec<_> = labs
-                .iter()
-                .zip(&partials)
-                .map(|(lab, p)| (lab.put(p), lab.put(&residual), lab.put(&weight), lab.put(&vec![f32::NAN; n])))
-                .collect();
-            let call = |then: &dyn Fn(&(DevicePtr, DevicePtr, DevicePtr, DevicePtr)) -> Then| {
-                for ((lab, end), p) in labs.iter().zip(&group.ranks).zip(&places) {
-                    lab.device.make_current().unwrap();
-                    let then = then(p);
-                    // SAFETY: every address was put with the shape's length; all ranks make the same call.
-                    unsafe { all_reduce(&lab.stream, &lab.kernels, end.link(), wire, p.0, &then, (rows, width), 3) }
-                        .unwrap();
-                }
-            };
-            let same = |what: &str, which: &dyn Fn(&(DevicePtr, DevicePtr, DevicePtr, DevicePtr)) -> DevicePtr, want: &[f32]| {
-                for (lab, p) in labs.iter().zip(&places) {
-                    let got: Vec<f32> = lab.get(which(p), n);
-                    let wrong = got.iter().zip(want).position(|(g, w)| g.to_bits() != w.to_bits());
-                    assert_eq!(wrong, None, "{what} {ranks} ranks {transport:?} {wire:?} {rows} x {width}");
-                }
-            };
-            call(&|p| Then::Store { out: p.3 });
-            same("sum", &|p| p.3, &sum);
-            call(&|p| Then::Add { residual_in: p.1, residual_out: p.3 });
-            same("add", &|p| p.3, &added);
+            form.call(|p| Then::Store { out: p.out });
+            form.same("sum", |p| p.out, &sum);
+            form.call(|p| Then::Add { residual_in: p.residual, residual_out: p.out });
+            form.same("add", |p| p.out, &added);
+            let (eps, weights) = (EPS, &weight);
             // In place.
-            call(&|p| Then::AddNorm { residual_in: p.1, residual_out: p.1, weight: p.2, out: p.3, eps: EPS });
-            same("add before norm", &|p| p.1, &added);
-            let normed: Vec<f32> = labs[0].get(places[0].3, n);
-            same("norm", &|p| p.3, &normed);
+            form.call(|&Place { residual: r, weight, out, .. }| {
+                Then::AddNorm { residual_in: r, residual_out: r, weight, out, eps }
+            });
+            form.same("add before norm", |p| p.residual, &added);
+            let normed: Vec<f32> = labs[0].get(form.places[0].out, n);
+            form.same("norm", |p| p.out, &normed);
             for (row, got) in added.chunks_exact(width).zip(normed.chunks_exact(width)) {
-                let mean = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / width as f64;
-                let scale = 1.0 / (mean + f64::from(EPS)).sqrt();
-                for ((x, w), g) in row.iter().zip(&weight).zip(got) {
-                    assert!((f64::from(*x) * scale * f64::from(*w) - f64::from(*g)).abs() < 1e-5);
-                }
+                norm_is_near(row, weights, got);
             }
         }
     }
     assert!(group.ranks.iter().all(|r| r.fault().is_none()));
+}
+
+fn norm_is_near(row: &[f32], weight: &[f32], got: &[f32]) {
+    let mean = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / row.len() as f64;
+    let scale = 1.0 / (mean + f64::from(EPS)).sqrt();
+    for ((x, w), g) in row.iter().zip(weight).zip(got) {
+        assert!((f64::from(*x) * scale * f64::from(*w) - f64::from(*g)).abs() < 1e-5);
+    }
 }
 
 #[test]

@@ -69,98 +69,166 @@ fn block(sequence: usize, index: usize) -> usize {
     (sequence * 97 + index * 5) % BLOCKS
 }
 
+/// The cache's bits, all NaN where nothing was written: what lies there must not matter.
+struct Cache {
+    shape: Shape,
+    words: Vec<u32>,
+}
+
+impl Cache {
+    fn new(shape: Shape) -> Self {
+        let group = KvGroup { name: "kv", layers: 1, kv_heads: shape.kv_heads, head_dim: shape.head_dim };
+        let poison = if shape.cache == CacheType::F16 { 0x7e00_7e00u32 } else { f32::NAN.to_bits() };
+        Self { shape, words: vec![poison; layer_bytes(&group, BLOCKS, shape.cache) / 4] }
+    }
+
+    /// Stores all heads of one token: `part` 0 keys, 1 values.
+    fn store(&mut self, block: usize, part: usize, token: usize, values: &[f32]) {
+        let (kv_heads, dim) = (self.shape.kv_heads, self.shape.head_dim);
+        for (i, &v) in values.iter().enumerate() {
+            let at = (((block * 2 + part) * kv_heads + i / dim) * BLOCK_TOKENS + token) * dim + i % dim;
+            if self.shape.cache == CacheType::F32 {
+                self.words[at] = v.to_bits();
+            } else {
+                let (word, shift) = (&mut self.words[at / 2], 16 * (at as u32 % 2));
+                *word = *word & !(0xffff << shift) | u32::from(half::f16::from_f32(v).to_bits()) << shift;
+            }
+        }
+    }
+}
+
+/// What the kernels get, and what they should give.
+struct Data {
+    cache: Cache,
+    frequencies: Vec<f32>,
+    norms: [Vec<f32>; 2],
+    positions: Vec<u32>,
+    sequences: Vec<u32>,
+    tables: Vec<u32>,
+    table_len: usize,
+    tiles: Vec<[u32; 2]>,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    want: Vec<f32>,
+}
+
+impl Data {
+    fn new(case: &Case) -> Self {
+        let longest = case.sequences.iter().map(|(a, b)| (a + b).div_ceil(BLOCK_TOKENS)).max().unwrap();
+        let frequency = |j: usize| 10_000f32.powf(-(j as f32) / case.pairs as f32);
+        let mut data = Self {
+            cache: Cache::new(case.shape),
+            frequencies: (0..case.pairs).map(frequency).collect(),
+            norms: [noise(1, case.shape.head_dim), noise(2, case.shape.head_dim)],
+            positions: vec![],
+            sequences: vec![],
+            tables: vec![],
+            table_len: longest + 3,
+            tiles: vec![],
+            q: vec![],
+            k: vec![],
+            v: vec![],
+            want: vec![],
+        };
+        for (n, &(before, now)) in case.sequences.iter().enumerate() {
+            let mut plain = data.past(case, n, before);
+            for position in before..before + now {
+                data.row(case, n, position, &mut plain);
+            }
+            let used = (before + now).div_ceil(BLOCK_TOKENS);
+            data.tables.extend((0..data.table_len).map(|i| if i < used { block(n, i) as u32 } else { 0 }));
+        }
+        // One padding row, as a bucket that is not full has.
+        data.positions.push(u32::MAX);
+        data.sequences.push(0);
+        data
+    }
+
+    /// Rows that count.
+    fn rows(&self) -> usize {
+        self.positions.len() - 1
+    }
+
+    /// Fills the cache of sequence `n` up to `tokens`.
+    fn past(&mut self, case: &Case, n: usize, tokens: usize) -> Plain {
+        let s = &case.shape;
+        let values = |seed: usize| -> Vec<f32> {
+            noise(seed as u32, s.kv_heads * s.head_dim).into_iter().map(|v| round(s, v)).collect()
+        };
+        let mut plain = Plain { keys: vec![], values: vec![] };
+        for t in 0..tokens {
+            plain.keys.push(values(100 * n + 7000 + t));
+            plain.values.push(values(100 * n + 90_000 + t));
+            let at = block(n, t / BLOCK_TOKENS);
+            self.cache.store(at, 0, t % BLOCK_TOKENS, &plain.keys[t]);
+            self.cache.store(at, 1, t % BLOCK_TOKENS, &plain.values[t]);
+        }
+        plain
+    }
+
+    /// One row of sequence `n`: its inputs, and what attention over everything before it gives.
+    fn row(&mut self, case: &Case, n: usize, position: usize, plain: &mut Plain) {
+        let (s, row) = (&case.shape, self.positions.len() as u32);
+        let (dim, kv_width) = (s.head_dim, s.kv_heads * s.head_dim);
+        let starts_tile = |&[first, rows]: &[u32; 2]| {
+            rows as usize == s.tile_rows() || self.sequences[first as usize] != n as u32
+        };
+        if self.tiles.last().is_none_or(starts_tile) {
+            self.tiles.push([row, 0]);
+        }
+        self.tiles.last_mut().unwrap()[1] += 1;
+        self.positions.push(position as u32);
+        self.sequences.push(n as u32);
+        let (q, k, v) = (noise(row + 11, s.heads * dim), noise(row + 3000, kv_width), noise(row + 5000, kv_width));
+        let heads = |x: &[f32], norm: &[f32]| -> Vec<f32> {
+            x.chunks_exact(dim).flat_map(|h| prepare(case, h, norm, &self.frequencies, position)).collect()
+        };
+        plain.keys.push(heads(&k, &self.norms[1]).into_iter().map(|v| round(s, v)).collect());
+        plain.values.push(v.iter().map(|&v| round(s, v)).collect());
+        for (h, q) in heads(&q, &self.norms[0]).chunks_exact(dim).enumerate() {
+            self.want.extend(attend(case, q, plain, h / (s.heads / s.kv_heads), position + 1));
+        }
+        self.q.extend(q);
+        self.k.extend(k);
+        self.v.extend(v);
+    }
+
+    fn place(&self, lab: &Lab, case: &Case, splits: usize, early: bool) -> Attention {
+        let s = &case.shape;
+        let (rows, q_width, kv_width) = (self.rows() + 1, s.heads * s.head_dim, s.kv_heads * s.head_dim);
+        Attention {
+            shape: *s,
+            q: lab.put(&self.q),
+            k: lab.put(&self.k),
+            v: lab.put(&self.v),
+            out: lab.put(&vec![f32::NAN; rows * q_width]),
+            strides: [q_width, kv_width, kv_width, q_width],
+            layer: lab.put(&self.cache.words),
+            positions: lab.put(&self.positions),
+            sequences: lab.put(&self.sequences),
+            tables: lab.put(&self.tables),
+            table_len: self.table_len,
+            tiles: lab.put(&self.tiles),
+            frequencies: lab.put(&self.frequencies),
+            pairs: case.pairs,
+            style: case.style,
+            norms: if case.norms { [lab.put(&self.norms[0]), lab.put(&self.norms[1])] } else { [DevicePtr::NULL; 2] },
+            eps: 1e-6,
+            scale: 1.0 / (s.head_dim as f32).sqrt(),
+            parts: lab.put(&vec![f32::NAN; s.parts_bytes(rows, splits) / 4]),
+            tickets: lab.put(&vec![0u32; s.tickets_bytes(rows) / 4]),
+            early,
+        }
+    }
+}
+
 fn run(case: &Case, fused: bool) {
     let lab = Lab::new(0);
-    let s = &case.shape;
-    let (dim, kv_width, q_width) = (s.head_dim, s.kv_heads * s.head_dim, s.heads * s.head_dim);
-    let frequencies: Vec<f32> = (0..case.pairs).map(|j| 10_000f32.powf(-(j as f32) / case.pairs as f32)).collect();
-    let (q_norm, k_norm) = (noise(1, dim), noise(2, dim));
-    let table_len = case.sequences.iter().map(|(a, b)| (a + b).div_ceil(BLOCK_TOKENS)).max().unwrap() + 3;
-    // What was never written must not matter.
-    let group = KvGroup { name: "kv", layers: 1, kv_heads: s.kv_heads, head_dim: dim };
-    let poison = if s.cache == CacheType::F16 { 0x7e00_7e00u32 } else { f32::NAN.to_bits() };
-    let mut cache = vec![poison; layer_bytes(&group, BLOCKS, s.cache) / 4];
-    let mut store = |block: usize, part: usize, head: usize, token: usize, values: &[f32]| {
-        let at = (((block * 2 + part) * s.kv_heads + head) * BLOCK_TOKENS + token) * dim;
-        for (i, &v) in values.iter().enumerate() {
-            if s.cache == CacheType::F32 {
-                cache[at + i] = v.to_bits();
-            } else {
-                let (word, shift) = ((at + i) / 2, 16 * ((at + i) as u32 % 2));
-                cache[word] = cache[word] & !(0xffff << shift) | u32::from(half::f16::from_f32(v).to_bits()) << shift;
-            }
-        }
-    };
-    let (mut positions, mut sequence_of, mut tables, mut tiles) = (vec![], vec![], vec![], vec![]);
-    let (mut q, mut k, mut v, mut want) = (vec![], vec![], vec![], vec![]);
-    for (n, &(before, now)) in case.sequences.iter().enumerate() {
-        let seed = 100 * n as u32;
-        let mut plain = Plain { keys: vec![], values: vec![] };
-        for t in 0..before {
-            let rounded = |values: Vec<f32>| -> Vec<f32> { values.into_iter().map(|v| round(s, v)).collect() };
-            plain.keys.push(rounded(noise(seed + 7000 + t as u32, kv_width)));
-            plain.values.push(rounded(noise(seed + 90_000 + t as u32, kv_width)));
-            for head in 0..s.kv_heads {
-                let part = head * dim..(head + 1) * dim;
-                let at = block(n, t / BLOCK_TOKENS);
-                store(at, 0, head, t % BLOCK_TOKENS, &plain.keys[t][part.clone()]);
-                store(at, 1, head, t % BLOCK_TOKENS, &plain.values[t][part]);
-            }
-        }
-        for t in before..before + now {
-            let (first, row) = (positions.len(), positions.len() as u32);
-            if tiles.last().is_none_or(|&[at, rows]: &[u32; 2]| {
-                rows as usize == s.tile_rows() || sequence_of[at as usize] != n as u32
-            }) {
-                tiles.push([first as u32, 0]);
-            }
-            tiles.last_mut().unwrap()[1] += 1;
-            positions.push(t as u32);
-            sequence_of.push(n as u32);
-            let (row_q, row_k, row_v) = (noise(row + 11, q_width), noise(row + 3000, kv_width), noise(row + 5000, kv_width));
-            let heads = |x: &[f32], norm: &[f32]| -> Vec<f32> {
-                x.chunks_exact(dim).flat_map(|h| prepare(case, h, norm, &frequencies, t)).collect()
-            };
-            plain.keys.push(heads(&row_k, &k_norm).into_iter().map(|v| round(s, v)).collect());
-            plain.values.push(row_v.iter().map(|&v| round(s, v)).collect());
-            for (h, q) in heads(&row_q, &q_norm).chunks_exact(dim).enumerate() {
-                want.extend(attend(case, q, &plain, h / (s.heads / s.kv_heads), t + 1));
-            }
-            q.extend(row_q);
-            k.extend(row_k);
-            v.extend(row_v);
-        }
-        let used = (before + now).div_ceil(BLOCK_TOKENS);
-        tables.extend((0..table_len).map(|i| if i < used { block(n, i) as u32 } else { 0 }));
-    }
-    let rows = positions.len();
-    // One padding row, as a bucket that is not full has.
-    positions.push(u32::MAX);
-    sequence_of.push(0);
-    let splits = s.splits(rows + 1, table_len, 132);
-    let attention = Attention {
-        shape: *s,
-        q: lab.put(&q),
-        k: lab.put(&k),
-        v: lab.put(&v),
-        out: lab.put(&vec![f32::NAN; (rows + 1) * q_width]),
-        strides: [q_width, kv_width, kv_width, q_width],
-        layer: lab.put(&cache),
-        positions: lab.put(&positions),
-        sequences: lab.put(&sequence_of),
-        tables: lab.put(&tables),
-        table_len,
-        tiles: lab.put(&tiles),
-        frequencies: lab.put(&frequencies),
-        pairs: case.pairs,
-        style: case.style,
-        norms: if case.norms { [lab.put(&q_norm), lab.put(&k_norm)] } else { [DevicePtr::NULL; 2] },
-        eps: 1e-6,
-        scale: 1.0 / (dim as f32).sqrt(),
-        parts: lab.put(&vec![f32::NAN; s.parts_bytes(rows + 1, splits) / 4]),
-        tickets: lab.put(&vec![0u32; s.tickets_bytes(rows + 1) / 4]),
-        early: fused,
-    };
+    let data = Data::new(case);
+    let rows = data.rows();
+    let splits = case.shape.splits(rows + 1, data.table_len, 132);
+    let attention = data.place(&lab, case, splits, fused);
     let mut first: Option<Vec<f32>> = None;
     for _ in 0..2 {
         // SAFETY: every address was put with the length that the shape calls for.
@@ -169,13 +237,14 @@ fn run(case: &Case, fused: bool) {
                 attention_decode(&lab.stream, &lab.kernels, &attention, rows + 1, splits).unwrap();
             } else {
                 // Rotates in place: a fresh copy for every round.
-                lab.stream.upload(attention.q, &q).unwrap();
+                lab.stream.upload(attention.q, &data.q).unwrap();
                 rope_kv_write(&lab.stream, &lab.kernels, &attention, rows + 1).unwrap();
-                attention_rows(&lab.stream, &lab.kernels, &attention, rows, tiles.len()).unwrap();
+                attention_rows(&lab.stream, &lab.kernels, &attention, rows, data.tiles.len()).unwrap();
             }
         }
-        let got = lab.get(attention.out, rows * q_width);
-        close(&format!("{s:?} {:?} {:?} fused {fused}", case.style, case.sequences), &got, &want, 1e-8);
+        let got = lab.get(attention.out, data.want.len());
+        let name = format!("{:?} {:?} {:?} fused {fused}", case.shape, case.style, case.sequences);
+        close(&name, &got, &data.want, 1e-8);
         // The second round also proves that the tickets are zero again.
         assert!(first.as_ref().is_none_or(|f| *f == got), "the order of the splits must not matter");
         first = Some(got);

@@ -256,6 +256,72 @@ __device__ __forceinline__ void prefetch(const Args& a, const V* layer, const un
     }
 }
 
+// Queries into shared memory, normed, turned and scaled; for the block that owns the current position its key and value
+// too, rounded as the cache rounds.
+template <class C, int SLOTS, class S>
+__device__ __forceinline__ void prepare_row(S& sh, const Args& a, unsigned row, unsigned kv_head, unsigned first_head,
+                                            unsigned slots, bool owner) {
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32, dim = a.head_dim;
+    for (unsigned s = warp; s < slots + (owner ? 2u : 0u); s += WARPS) {
+        if (s < slots) {
+            const float* x = a.q + size_t(row) * a.q_stride + (first_head + s) * dim;
+            prepare_head(x, a.q_norm, a.eps, a.rotation, sh.cosines, sh.sines, sh.q[s], dim);
+            for (unsigned i = lane; i < dim; i += 32) sh.q[s][i] *= a.scale * 1.44269504f;  // scores in powers of 2
+        } else if (s == slots) {
+            const float* x = a.k + size_t(row) * a.k_stride + kv_head * dim;
+            prepare_head(x, a.k_norm, a.eps, a.rotation, sh.cosines, sh.sines, sh.k, dim);
+            for (unsigned i = lane; i < dim; i += 32) sh.k[i] = C::round(sh.k[i]);
+        } else {
+            const float* x = a.v + size_t(row) * a.v_stride + kv_head * dim;
+            for (unsigned i = lane; i < dim; i += 32) sh.v[i] = C::round(x[i]);
+        }
+    }
+    for (unsigned s = slots + warp; s < SLOTS; s += WARPS) {
+        for (unsigned i = lane; i < dim; i += 32) sh.q[s][i] = 0.f;
+    }
+    __syncthreads();
+}
+
+// The current position's key and value into the cache.
+template <class C, class S>
+__device__ __forceinline__ void write_current(const S& sh, const Args& a, unsigned block, unsigned kv_head,
+                                              unsigned token) {
+    using Value = typename C::Value;
+    Value* keys = cache_head((Value*)a.cache, block, 0, a.kv_heads, kv_head, a.head_dim) + token * a.head_dim;
+    Value* values = cache_head((Value*)a.cache, block, 1, a.kv_heads, kv_head, a.head_dim) + token * a.head_dim;
+    for (unsigned i = threadIdx.x; i < a.head_dim; i += THREADS) {
+        keys[i] = C::from_float(sh.k[i]);
+        values[i] = C::from_float(sh.v[i]);
+    }
+}
+
+// What this block found: the result where it is alone, else its part, and the result if it is the last to finish.
+template <class S>
+__device__ __forceinline__ void write_out(S& sh, const Args& a, unsigned row, unsigned first_head, unsigned slots,
+                                          unsigned split, unsigned active) {
+    const unsigned dim = a.head_dim, stride = dim + 2;
+    for (unsigned i = threadIdx.x; i < slots * dim; i += THREADS) {
+        unsigned s = i / dim, e = i % dim;
+        float most, total, sum = combine(sh, s, e, most, total);
+        if (active == 1) {
+            a.out[size_t(row) * a.out_stride + (first_head + s) * dim + e] = sum / total;
+        } else {
+            float* to = a.parts + ((size_t(row) * a.heads + first_head + s) * a.splits + split) * stride;
+            to[e] = sum;
+            if (e == 0) to[dim] = most, to[dim + 1] = total;
+        }
+    }
+    if (active == 1) return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        sh.last = atomicInc(a.tickets + row * gridDim.y + blockIdx.y, active - 1) == active - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (sh.last) add_parts(a, row, first_head, slots, active);
+}
+
 // grid: (splits, kv_heads * head groups, rows)
 template <class C, int SLOTS, int LANES>
 __device__ __forceinline__ void decode(const Args& a) {
@@ -287,35 +353,9 @@ __device__ __forceinline__ void decode(const Args& a) {
     __syncthreads();
     wait_for_prerequisites();
 
-    const unsigned dim = a.head_dim;
-    for (unsigned s = warp; s < slots + (owner ? 2u : 0u); s += WARPS) {
-        if (s < slots) {
-            const float* x = a.q + size_t(row) * a.q_stride + (first_head + s) * dim;
-            prepare_head(x, a.q_norm, a.eps, a.rotation, sh.cosines, sh.sines, sh.q[s], dim);
-            for (unsigned i = lane; i < dim; i += 32) sh.q[s][i] *= a.scale * 1.44269504f;  // scores in powers of 2
-        } else if (s == slots) {
-            const float* x = a.k + size_t(row) * a.k_stride + kv_head * dim;
-            prepare_head(x, a.k_norm, a.eps, a.rotation, sh.cosines, sh.sines, sh.k, dim);
-            for (unsigned i = lane; i < dim; i += 32) sh.k[i] = C::round(sh.k[i]);
-        } else {
-            const float* x = a.v + size_t(row) * a.v_stride + kv_head * dim;
-            for (unsigned i = lane; i < dim; i += 32) sh.v[i] = C::round(x[i]);
-        }
-    }
-    for (unsigned s = slots + warp; s < SLOTS; s += WARPS) {
-        for (unsigned i = lane; i < dim; i += 32) sh.q[s][i] = 0.f;
-    }
-    __syncthreads();
-    const unsigned current = position % BLOCK_TOKENS;
-    if (owner && group == 0) {
-        const unsigned block = table[blocks - 1];
-        Value* to_k = cache_head(layer, block, 0, a.kv_heads, kv_head, dim) + current * dim;
-        Value* to_v = cache_head(layer, block, 1, a.kv_heads, kv_head, dim) + current * dim;
-        for (unsigned i = threadIdx.x; i < dim; i += THREADS) {
-            to_k[i] = C::from_float(sh.k[i]);
-            to_v[i] = C::from_float(sh.v[i]);
-        }
-    }
+    const unsigned dim = a.head_dim, current = position % BLOCK_TOKENS;
+    prepare_row<C, SLOTS>(sh, a, row, kv_head, first_head, slots, owner);
+    if (owner && group == 0) write_current<C>(sh, a, load_word(table + blocks - 1), kv_head, current);
 
     float q[SLOTS][8];
     load_queries<SLOTS>(sh, q, part, dim);
@@ -333,27 +373,7 @@ __device__ __forceinline__ void decode(const Args& a) {
                                            is_last ? current : BLOCK_TOKENS);
     }
     share<SLOTS, LANES>(sh, st);
-    const unsigned stride = dim + 2;
-    for (unsigned i = threadIdx.x; i < slots * dim; i += THREADS) {
-        unsigned s = i / dim, e = i % dim;
-        float most, total, sum = combine(sh, s, e, most, total);
-        if (active == 1) {
-            a.out[size_t(row) * a.out_stride + (first_head + s) * dim + e] = sum / total;
-        } else {
-            float* to = a.parts + ((size_t(row) * a.heads + first_head + s) * a.splits + split) * stride;
-            to[e] = sum;
-            if (e == 0) to[dim] = most, to[dim + 1] = total;
-        }
-    }
-    if (active == 1) return;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        sh.last = atomicInc(a.tickets + row * gridDim.y + blockIdx.y, active - 1) == active - 1;
-        __threadfence();
-    }
-    __syncthreads();
-    if (sh.last) add_parts(a, row, first_head, slots, active);
+    write_out(sh, a, row, first_head, slots, split, active);
 }
 
 // grid: (1, kv_heads * head groups, tiles). A tile has at most max(1, SLOTS / per_kv) rows.
