@@ -208,7 +208,7 @@ impl Engine {
             if self.in_flight.is_empty() {
                 self.submit_next(&mut [context], &[Token::Host(token)], sampling)?;
             }
-            if overlap && n + 1 < max_tokens && n + 1 <= room {
+            if overlap && n + 1 < max_tokens && n < room {
                 self.reserve(context, context.tokens.len() + 2)?;
                 self.submit_ahead(context, sampling)?;
             }
