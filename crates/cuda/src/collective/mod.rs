@@ -94,10 +94,20 @@ pub struct Link {
     rank: u32,
     ranks: u32,
     slot_lines: u32,
+    poll_delay: u32,
+    late: u32,
     reserved: u32,
 }
 
 impl Link {
+    /// For all-reduces that let the next kernel of the stream start only once they have sent, not at their own start.
+    /// Quicker by 0.2 to 0.4 us where the next kernel has nothing to do before its input is there (2x H200); where it
+    /// has weights to stage, the early start is worth more.
+    #[must_use]
+    pub fn late(self) -> Self {
+        Self { late: 1, ..self }
+    }
+
     /// Ranks of the group.
     pub fn ranks(&self) -> usize {
         self.ranks as usize
@@ -125,6 +135,10 @@ struct Control {
 
 const ERROR_ABORTED: u32 = 2;
 const LINE: usize = 16;
+/// Clock cycles from the last store to the first poll: the other rank's lines need about so long. Best of 0 to 1200 on
+/// 2x H200 (0.1 us over NVLink, 0.1 to 0.2 us over PCIe).
+const PEER_POLL_DELAY: u32 = 400;
+const HOST_POLL_DELAY: u32 = 800;
 
 /// Everything that a group's kernels touch; freed when the last rank is gone.
 #[derive(Debug)]
@@ -258,6 +272,8 @@ fn allocate(devices: &[Arc<Device>], transport: Transport, s: &Settings) -> Resu
             rank: rank as u32,
             ranks: n as u32,
             slot_lines: s.slot_lines as u32,
+            poll_delay: if transport == Transport::Host { HOST_POLL_DELAY } else { PEER_POLL_DELAY },
+            late: 0,
             reserved: 0,
         }
     };
@@ -330,9 +346,10 @@ mod tests {
 
     #[test]
     fn structs_are_laid_out_as_the_kernels_read_them() {
-        assert_eq!(size_of::<Link>(), 168);
+        assert_eq!(size_of::<Link>(), 176);
         assert_eq!(offset_of!(Link, counter), 128);
         assert_eq!(offset_of!(Link, rank), 152);
+        assert_eq!(offset_of!(Link, late), 168);
         assert_eq!(size_of::<Control>(), 48);
         assert_eq!(offset_of!(Control, error), 12);
         assert_eq!(offset_of!(Control, epoch), 32);

@@ -13,9 +13,10 @@
 //   _cluster  compute capability 9.0 on: one cluster of blocks per row, sums through distributed shared memory.
 //   without   a flagged word per tile in the own device's memory: one more hop, through L2. All warps of the grid must
 //             be resident at once: the wrapper launches at most 128 blocks of 256 threads.
-// Measured on 2x H200, 12 KiB, in a graph, us a call, NVLink peer / pinned host: sum 2.2 / 3.9; with add and norm by
-// cluster 2.9 / 4.5, by L2 3.6 / 5.1, every block polling all lines 3.6 / not steady. Leaving the norm to the next
-// kernel (every block of it norms the row) is as quick as the cluster: 4.2 against 4.3 for the pair, 5.7 / 5.8 on host.
+// Measured on 2x H200, 12 KiB, in a graph, us a call, NVLink peer / pinned host: sum 1.9 / 3.2; with add and norm by
+// cluster 2.8 / 4.2. Before the last tuning (2.2 / 3.9 and 2.9 / 4.5) by L2 3.6 / 5.1, every block polling all lines
+// 3.6 / not steady, and the norm left to the next kernel as quick as the cluster (the pair 4.2 against 4.3, 5.7 against
+// 5.8 on host).
 //
 // Bytes: (N - 1) * 2 * wire bytes out and in. 12 KiB over 2 ranks: 24 KiB each way, 0.5 us on PCIe 5 x16; what
 // bounds it is latency: read partial and epoch (L2), one flight, one poll, and for the norm one hop through L2.
@@ -166,10 +167,54 @@ __device__ __forceinline__ void norm_tiles(const Args& a, const Share& share, co
     }
 }
 
+// Every tile of this warp but the first, whose values are in registers already.
+template <class W>
+__device__ __forceinline__ void send_later_tiles(const Link& link, const Call& call, const Args& a,
+                                                 const Share& share) {
+    for (unsigned t = share.first + share.step; t < share.end; t += share.step) {
+        Tile tile = tile_at<W>(share.row_of(t), share.tile_of(t), a.width);
+        if (!tile.mine) continue;
+        float own[W::VALUES];
+        W::load(a.partial + size_t(tile.row) * a.width + tile.first, own);
+        send_line(link, call, tile.line, W::pack(own));
+    }
+}
+
+// This lane's line of a tile: the sum, and with ADD the residual and its squares. Of the warp's first tile the own
+// values (`packed0`) and the residual (`kept`) are in registers, and the new residual stays there.
+template <class W, int N, Mode M>
+__device__ __forceinline__ bool reduce_tile(const Link& link, const Call& call, const Args& a, const Tile& tile,
+                                            bool is_first, uint2 packed0, float (&kept)[W::VALUES], float& squares) {
+    constexpr int V = W::VALUES;
+    const size_t at = size_t(tile.row) * a.width + tile.first;
+    [[maybe_unused]] float own[V], sum[V], x[V];
+    uint2 packed = packed0;
+    if (!is_first) {
+        W::load(a.partial + at, own);
+        packed = W::pack(own);
+    }
+    if (!reduce_line<W, N>(link, call, tile.line, packed, sum, a.kind)) return false;
+    if constexpr (M == SUM) {
+        W::store(a.out + at, sum);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) x[i] = kept[i];
+        if (!is_first) W::load(a.residual_in + at, x);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            x[i] += sum[i];
+            squares += x[i] * x[i];
+            if (is_first) kept[i] = x[i];
+        }
+        W::store(a.residual_out + at, x);
+    }
+    return true;
+}
+
 template <class W, int N, Mode M, bool CLUSTER>
 __device__ __forceinline__ void all_reduce(const Link& link, const Args& a, float* sums) {
     constexpr int V = W::VALUES;
-    launch_dependents();
+    if (!link.late) launch_dependents();
     const unsigned lane = threadIdx.x & 31;
     const unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
     const unsigned tiles_per_row = (a.width / V + 31) / 32;
@@ -193,48 +238,22 @@ __device__ __forceinline__ void all_reduce(const Link& link, const Args& a, floa
     float own0[V] = {}, kept[V] = {};
     if (first_mine) W::load(a.partial + size_t(first.row) * a.width + first.first, own0);
     if (M != SUM && first_mine) W::load(a.residual_in + size_t(first.row) * a.width + first.first, kept);
-    const Call call = enter(link, warp, warps);
+    const Call call = enter(link);
     bool ok = !call.dead;  // in a cluster nobody leaves before the others have written to it
     const uint2 packed0 = W::pack(own0);
     if (ok && first_mine) send_line(link, call, first.line, packed0);
-    for (unsigned t = share.first + share.step; t < share.end && ok; t += share.step) {
-        Tile tile = tile_at<W>(share.row_of(t), share.tile_of(t), a.width);
-        if (!tile.mine) continue;
-        float own[V];
-        W::load(a.partial + size_t(tile.row) * a.width + tile.first, own);
-        send_line(link, call, tile.line, W::pack(own));
-    }
+    if (ok) send_later_tiles<W>(link, call, a, share);
+    if (link.late) launch_dependents();
+    count(link, warp, warps);
+    delay_first_poll(link);
 #if __CUDA_ARCH__ >= 900
     if (CLUSTER) cluster_wait();
 #endif
 
     for (unsigned t = share.first; t < share.end && ok; t += share.step) {
         Tile tile = tile_at<W>(share.row_of(t), share.tile_of(t), a.width);
-        const size_t at = size_t(tile.row) * a.width + tile.first;
-        const bool is_first = t == share.first;
         float squares = 0.f;
-        if (tile.mine) {
-            float own[V], sum[V], x[V];
-            uint2 packed = packed0;
-            if (!is_first) {
-                W::load(a.partial + at, own);
-                packed = W::pack(own);
-            }
-            ok = reduce_line<W, N>(link, call, tile.line, packed, sum, a.kind);
-            if (ok && M == SUM) W::store(a.out + at, sum);
-            if (ok && M != SUM) {
-#pragma unroll
-                for (int i = 0; i < V; i++) x[i] = kept[i];
-                if (!is_first) W::load(a.residual_in + at, x);
-#pragma unroll
-                for (int i = 0; i < V; i++) {
-                    x[i] += sum[i];
-                    squares += x[i] * x[i];
-                    if (is_first) kept[i] = x[i];
-                }
-                W::store(a.residual_out + at, x);
-            }
-        }
+        if (tile.mine) ok = reduce_tile<W, N, M>(link, call, a, tile, t == share.first, packed0, kept, squares);
         ok = __all_sync(~0u, ok);
         if (M == ADD_NORM && ok) {
             squares = warp_sum(squares);

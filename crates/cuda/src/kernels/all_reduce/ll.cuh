@@ -6,8 +6,8 @@
 // half carries its own flag, so it is enough that 8-byte stores arrive whole: no fence, no remote atomic, no clearing.
 //
 // Epochs. One 64-bit counter per rank in its own device memory counts calls. Every warp of a call adds its share to
-// it with one atomic and learns the call's epoch from what the counter held: the shares of one call add up to
-// CALL_SHARE whatever the grid, so a changed grid cannot desynchronise anything, and the epoch is flipped at entry.
+// it after reading the call's epoch from it: the shares of one call add up to CALL_SHARE whatever the grid, so a changed
+// grid cannot desynchronise anything.
 //
 // Why two slots are enough (no end barrier). Call e writes slot e & 1, which held call e - 2. Rank r starts to write
 // call e only after its kernel of call e - 1 has ended, hence after it received lines of call e - 1 from every rank p
@@ -51,6 +51,8 @@ struct Link {
     unsigned rank;
     unsigned ranks;
     unsigned slot_lines;             // lines of one slot
+    unsigned poll_delay;             // clock cycles from the last store to the first poll
+    unsigned late;                   // 1: the next kernel may start only once this one has sent
     unsigned reserved;
 };
 
@@ -80,11 +82,10 @@ __device__ __forceinline__ unsigned long long now_ns() {
     return t;
 }
 
-// Called once by every lane of every warp of the grid, after wait_for_prerequisites.
-__device__ __forceinline__ Call enter(const Link& link, unsigned warp, unsigned warps) {
-    unsigned long long held = 0;
-    if ((threadIdx.x & 31) == 0) held = atomicAdd(link.counter, warp == 0 ? CALL_SHARE - (warps - 1) : 1ull);
-    held = __shfl_sync(~0u, held, 0);
+// Called once by every lane of every warp of the grid, after wait_for_prerequisites. A plain load: what the warps of the
+// same call have added so far is less than CALL_SHARE and falls out of the division, for this warp has not added yet.
+__device__ __forceinline__ Call enter(const Link& link) {
+    const unsigned long long held = *(const volatile unsigned long long*)link.counter;
     Call call;
     call.dead = (held & DEAD) != 0;
     call.epoch = (held & ~DEAD) / CALL_SHARE + 1;
@@ -92,6 +93,19 @@ __device__ __forceinline__ Call enter(const Link& link, unsigned warp, unsigned 
     call.flag_b = call.flag_a + unsigned(call.epoch >> 32) * 0x9e3779b9u;
     call.slot = (call.flag_a & 1u) * link.slot_lines;
     return call;
+}
+
+// Called once by every lane of every warp, after enter and off the critical path: this warp's share of the call.
+__device__ __forceinline__ void count(const Link& link, unsigned warp, unsigned warps) {
+    if ((threadIdx.x & 31) == 0) atomicAdd(link.counter, warp == 0 ? CALL_SHARE - (warps - 1) : 1ull);
+}
+
+// Before the first poll: one that just misses costs a whole round trip more, and polls hold up what they wait for.
+__device__ __forceinline__ void delay_first_poll(const Link& link) {
+    if (link.poll_delay == 0) return;
+    const long long start = clock64();
+    while (clock64() - start < link.poll_delay) {
+    }
 }
 
 __device__ __forceinline__ void store_line(uint4* line, uint2 data, const Call& call) {

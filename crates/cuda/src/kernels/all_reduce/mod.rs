@@ -100,6 +100,7 @@ const MOST_TILES: usize = 512;
 ///
 /// # Safety
 /// The addresses must hold what [`Then`] says; every rank of the link's group must queue the same call.
+#[allow(clippy::too_many_arguments)]
 pub unsafe fn all_reduce(
     stream: &Stream,
     kernels: &Kernels,

@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_chunks(const __grid
 }
 
 // grid: rows
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     sample_merge(const __grid_constant__ Link link, const __grid_constant__ Args a, unsigned chunks) {
     __shared__ Key runs[WARPS][CANDIDATES];
     __shared__ uint2 mine[LINES];
@@ -254,7 +254,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             mine[1] = make_uint2(greedy ? 1 : count, 0);
         }
     }
-    const Call call = enter(link, row * WARPS + warp, gridDim.x * WARPS);
+    const Call call = enter(link);
+    count(link, row * WARPS + warp, gridDim.x * WARPS);
     __syncthreads();
     if (call.dead) return;
     const unsigned lines = greedy ? 3 : LINES, i = threadIdx.x;
