@@ -69,7 +69,8 @@ impl CpuBackend {
         let threads = threads.max(1);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let in_all = options.threads.max(shard.size);
-        let mut pool = Pool::new(&format!("cpu.{}", shard.rank), threads, in_all <= cores).map_err(LoadError::Thread)?;
+        let mut pool =
+            Pool::new(&format!("cpu.{}", shard.rank), threads, in_all <= cores).map_err(LoadError::Thread)?;
         let held = weights::load(gguf, &program, options.arith, &mut pool)?;
         let wide = options.arith == Arith::F32;
         let kv = program.groups.iter().map(|group| {
@@ -86,7 +87,8 @@ impl CpuBackend {
                 Rows::Logits => capacity.sequences,
             };
             let len = rows * buffer.width;
-            let no_room = |source| LoadError::Memory { what: format!("buffer '{}'", buffer.name), mib: len >> 18, source };
+            let no_room =
+                |source| LoadError::Memory { what: format!("buffer '{}'", buffer.name), mib: len >> 18, source };
             Memory::zeroed(len).map_err(no_room)
         });
         let buffers = buffers.collect::<Result<_, _>>()?;

@@ -115,7 +115,8 @@ fn quantize(
 
 fn tile_task(kernels: &Kernels, tiles: &Tiles, x: &Quantized, cols: usize, task: &Task, out: &Grid<f32>) {
     let blocks = cols / QUANT;
-    let act = |row: usize| ActRow { quants: &x.quants[row * cols..][..cols], blocks: &x.blocks[row * blocks..][..blocks] };
+    let act =
+        |row: usize| ActRow { quants: &x.quants[row * cols..][..cols], blocks: &x.blocks[row * blocks..][..blocks] };
     let mut sums = [[0f32; TILE]; ROWS_MAX];
     for tile in task.weight_rows.start / TILE..task.weight_rows.end.div_ceil(TILE) {
         let bytes = tiles.tile(tile);

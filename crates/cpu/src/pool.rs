@@ -233,10 +233,7 @@ impl Shared {
         if state & OPEN == 0 || state / JOB == last {
             return None;
         }
-        self.state
-            .compare_exchange(state, state + 1, Ordering::SeqCst, Ordering::Relaxed)
-            .ok()
-            .map(|state| state / JOB)
+        self.state.compare_exchange(state, state + 1, Ordering::SeqCst, Ordering::Relaxed).ok().map(|state| state / JOB)
     }
 }
 

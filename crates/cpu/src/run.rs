@@ -102,9 +102,8 @@ impl CpuBackend {
             Token::Prev(index) => self.last_tokens.get(index as usize).copied(),
         };
         let tokens: Option<Vec<u32>> = step.rows.iter().map(|row| token(row.token)).collect();
-        let wanted = step.rows.iter().filter_map(|row| {
-            row.sample.map(|sampling| Wanted { sampling, position: row.position })
-        });
+        let wanted =
+            step.rows.iter().filter_map(|row| row.sample.map(|sampling| Wanted { sampling, position: row.position }));
         Ok(Rowset {
             tokens: tokens.ok_or_else(|| self.device_error("a token of a step that failed is asked for"))?,
             logits: (0..step.rows.len()).filter(|&i| step.rows[i].sample.is_some()).collect(),
@@ -298,7 +297,6 @@ impl CpuBackend {
             // SAFETY: every value is in one task's range.
             silu_mul(&gate[part.clone()], &up[part.clone()], unsafe { grid.rows(part) });
         });
-        drop(grid);
         self.buffers[out.index()] = memory;
         Ok(result?)
     }

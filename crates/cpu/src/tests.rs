@@ -59,7 +59,6 @@ fn product(held: &Held, x: &[f32], cols: usize, rows: usize, pool: &mut Pool) ->
     let products = [Product { weight: held, out: Grid::new(&mut out, rows) }];
     let kernels = Kernels::of(Tier::best()).unwrap();
     linear::run(pool, kernels, x, cols, &products, &mut Quantized::default()).unwrap();
-    drop(products);
     out
 }
 
@@ -96,8 +95,7 @@ fn products_of_every_type_slice_and_number_of_rows() {
             (Slice::Cols { start: 256, len: 256 }, rows, 256),
         ];
         for (slice, held_rows, held_cols) in slices {
-            let weight =
-                Weight { tensor: "w".into(), ty, rows: held_rows, cols: held_cols, file_cols: cols, slice };
+            let weight = Weight { tensor: "w".into(), ty, rows: held_rows, cols: held_cols, file_cols: cols, slice };
             // Quantizing activations to 8 bits costs about (1 / 127)² / 12 of the largest value's square.
             for (arith, most) in [(Arith::F32, 1e-11), (Arith::Production, 1e-4)] {
                 let held = held(&gguf, weight.clone(), arith, &mut pool);
@@ -172,7 +170,6 @@ fn attend(case: &Case, step: &Step, q: &[f32], heads: usize, tier: Tier, threads
     };
     let mut pool = Pool::new("test", threads, true).unwrap();
     attention.run(&mut pool, Kernels::of(tier).unwrap(), step).unwrap();
-    drop(attention);
     out
 }
 
@@ -189,9 +186,11 @@ fn exact_attention(case: &Case, heads: usize) -> Vec<f64> {
             let weights: Vec<f64> =
                 seen.iter().map(|(k, _)| (dot(&k[part..part + dim]) * f64::from(0.3f32)).exp()).collect();
             let total: f64 = weights.iter().sum();
-            out.extend((0..dim).map(|d| {
-                seen.iter().zip(&weights).map(|((_, v), w)| w * f64::from(v[part + d])).sum::<f64>() / total
-            }));
+            out.extend(
+                (0..dim).map(|d| {
+                    seen.iter().zip(&weights).map(|((_, v), w)| w * f64::from(v[part + d])).sum::<f64>() / total
+                }),
+            );
         }
     }
     out

@@ -96,12 +96,7 @@ impl Tiles {
 }
 
 /// Loads every weight of `program` in the forms that its operations want.
-pub(crate) fn load(
-    gguf: &Arc<Gguf>,
-    program: &Program,
-    arith: Arith,
-    pool: &mut Pool,
-) -> Result<Vec<Held>, LoadError> {
+pub(crate) fn load(gguf: &Arc<Gguf>, program: &Program, arith: Arith, pool: &mut Pool) -> Result<Vec<Held>, LoadError> {
     let mut held: Vec<Held> = program.weights.iter().map(|_| Held::default()).collect();
     for op in &program.ops {
         match *op {
@@ -185,7 +180,6 @@ fn load_tiles(gguf: &Arc<Gguf>, weight: &Weight, kind: Kind, pool: &mut Pool) ->
             pack_tile(kind, &rows[..starts.len()], unsafe { grid.rows(tile..tile + 1) });
         }
     })?;
-    drop(grid);
     Ok(Tiles { kind, rows: weight.rows, tile_bytes, data })
 }
 

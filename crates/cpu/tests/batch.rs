@@ -19,7 +19,8 @@ fn mixed_types() -> Arc<Gguf> {
     let mut tensors: Vec<(String, Vec<u64>, TensorType)> =
         vec![("token_embd.weight".into(), vec![256, 300], TensorType::Q6_K)];
     for layer in 0..2 {
-        let mut add = |name: &str, dims: &[u64], ty| tensors.push((format!("blk.{layer}.{name}.weight"), dims.to_vec(), ty));
+        let mut add =
+            |name: &str, dims: &[u64], ty| tensors.push((format!("blk.{layer}.{name}.weight"), dims.to_vec(), ty));
         add("attn_norm", &[256], TensorType::F32);
         add("attn_q", &[256, 512], TensorType::Q4_K);
         add("attn_k", &[256, 128], TensorType::Q6_K);

@@ -6,7 +6,8 @@ use common::{How, Model, Reference, max_difference, smollm2, step};
 use tombolo_model::Arith;
 
 const PROMPT: [u32; 5] = [504, 3575, 282, 4649, 314];
-const TOP: [(usize, f32); 5] = [(7042, 17.37127), (260, 14.88859), (4528, 13.24498), (2250, 13.00947), (1315, 12.95152)];
+const TOP: [(usize, f32); 5] =
+    [(7042, 17.37127), (260, 14.88859), (4528, 13.24498), (2250, 13.00947), (1315, 12.95152)];
 
 fn best(logits: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();

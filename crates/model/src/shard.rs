@@ -58,7 +58,7 @@ impl Split {
         }
         let even = |n: usize, unit: usize| {
             let groups = n / unit;
-            (n % unit == 0 && groups % shard.size == 0).then(|| {
+            (n.is_multiple_of(unit) && groups.is_multiple_of(shard.size)).then(|| {
                 let len = groups / shard.size * unit;
                 (shard.rank * len, len)
             })
@@ -75,7 +75,7 @@ impl Split {
                 if shard.size <= groups {
                     even(rows, unit).map(|(start, len)| Slice::Rows { start, len })
                 } else {
-                    let whole = rows % unit == 0 && groups > 0 && shard.size % groups == 0;
+                    let whole = rows.is_multiple_of(unit) && groups > 0 && shard.size.is_multiple_of(groups);
                     whole.then(|| Slice::Rows { start: shard.rank * groups / shard.size * unit, len: unit })
                 }
             }

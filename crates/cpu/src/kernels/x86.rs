@@ -42,12 +42,7 @@ pub(super) unsafe fn tile<D: Dot>(kind: Kind, tile: &[u8], acts: &[ActRow], out:
 }
 
 #[inline(always)]
-unsafe fn rows<D: Dot, const N: usize>(
-    kind: Kind,
-    tile: &[u8],
-    acts: [&ActRow; N],
-    out: &mut [[f32; TILE]; ROWS_MAX],
-) {
+unsafe fn rows<D: Dot, const N: usize>(kind: Kind, tile: &[u8], acts: [&ActRow; N], out: &mut [[f32; TILE]; ROWS_MAX]) {
     let cols = tile.len() / kind.block_bytes() * kind.block_cols();
     for act in acts {
         assert!(act.quants.len() >= cols && act.blocks.len() * super::QUANT >= cols);

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tombolo_cpu::{Options, Tier};
 use tombolo_gguf::Gguf;
-use tombolo_model::{
-    Arith, BLOCK_TOKENS, Backend, Capacity, Config, Row, Sampling, Sequence, Step, StepOutput, Token,
-};
+use tombolo_model::{Arith, BLOCK_TOKENS, Backend, Capacity, Config, Row, Sampling, Sequence, Step, StepOutput, Token};
 
 /// A loaded model: all ranks of it.
 pub(crate) struct Model {
@@ -120,7 +118,10 @@ pub(crate) fn step(start: usize, tokens: &[u32], all: bool) -> Step {
 pub(crate) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     assert!(!a.is_empty());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, d| if d.is_nan() { f32::INFINITY } else { d.max(most) })
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |most, d| if d.is_nan() { f32::INFINITY } else { d.max(most) })
 }
 
 /// A file of reference tensors.
