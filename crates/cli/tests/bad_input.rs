@@ -47,7 +47,7 @@ fn a_missing_file_is_named() {
 fn what_is_no_model_file_is_refused() {
     refused_by_all(text(&file("empty.gguf", b"")), &["empty.gguf"]);
     refused_by_all(text(&file("text.gguf", b"once upon a time there was no model")), &["text.gguf", "GGUF"]);
-    refused_by_all(text(&scratch("empty.gguf").parent().unwrap().to_path_buf()), &["not a file"]);
+    refused_by_all(text(scratch("empty.gguf").parent().unwrap()), &["not a file"]);
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn tokenizer(gguf: &Gguf) -> String {
     let pre = meta.str("tokenizer.ggml.pre").map(|pre| format!("/{pre}")).unwrap_or_default();
     match Tokenizer::from_metadata(meta) {
         Ok(tokenizer) => format!("{kind}{pre}, {} tokens", tokenizer.vocabulary()),
-        Err(TextError::NoVocabulary { .. }) => "none: token ids only".into(),
+        Err(TextError::NoVocabulary) => "none: token ids only".into(),
         Err(error) => format!("{kind}{pre}: {error}"),
     }
 }
