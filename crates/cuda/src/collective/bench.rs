@@ -97,7 +97,8 @@ pub fn measure(work: &Work, transport: Transport) -> Result<Report, BenchError> 
         deadline: Duration::from_secs(5),
     };
     let group = connect(&ranks_devices, &kernels, transport, &settings)?;
-    let ranks = ranks_devices.iter().enumerate().map(|(r, d)| Rank::new(d, r, values)).collect::<Result<Vec<_>, _>>()?;
+    let ranks =
+        ranks_devices.iter().enumerate().map(|(r, d)| Rank::new(d, r, values)).collect::<Result<Vec<_>, _>>()?;
     let mut rows = Vec::new();
     for what in ["all_reduce", "all_reduce_add", "all_reduce_add_norm"] {
         rows.push(one_form(what, &group, &kernels, &ranks, work)?);
@@ -120,7 +121,8 @@ fn open(devices: &[usize]) -> Result<BTreeMap<usize, (Arc<Device>, Kernels)>, No
 impl Rank {
     fn new(device: &Arc<Device>, rank: usize, values: usize) -> Result<Self, CudaError> {
         let rank_values = Self { stream: Stream::new(device)?, memory: Arena::new(device, 5 * 4 * values)? };
-        for (vector, data) in [(PARTIAL, partial(rank, values)), (RESIDUAL, residual(values)), (WEIGHT, weight(values))] {
+        for (vector, data) in [(PARTIAL, partial(rank, values)), (RESIDUAL, residual(values)), (WEIGHT, weight(values))]
+        {
             // SAFETY: the arena holds five vectors of this length.
             unsafe { rank_values.stream.upload(rank_values.at(vector, values), &data) }?;
         }

@@ -13,7 +13,9 @@ use std::time::Duration;
 pub enum Veto {
     #[error("rank {rank} (GPU {gpu}) got {got} for {want} at value {index} of round {round}: data arrives wrong")]
     WrongData { rank: usize, gpu: usize, round: usize, index: usize, got: String, want: String },
-    #[error("rank {rank} (GPU {gpu}) waited in vain for what rank {silent} (GPU {from}) wrote: writes are lost (IOMMU or ACS?)")]
+    #[error(
+        "rank {rank} (GPU {gpu}) waited in vain for what rank {silent} (GPU {from}) wrote: writes are lost (IOMMU or ACS?)"
+    )]
     Lost { rank: usize, gpu: usize, silent: usize, from: usize },
     #[error("rank {rank} (GPU {gpu}) did not finish")]
     Stuck { rank: usize, gpu: usize },
@@ -38,11 +40,7 @@ pub(super) fn run(
     Ok(verdict)
 }
 
-fn rounds(
-    ranks: &[Collective],
-    devices: &[Arc<Device>],
-    kernels: &[&Kernels],
-) -> Result<Result<(), Veto>, CudaError> {
+fn rounds(ranks: &[Collective], devices: &[Arc<Device>], kernels: &[&Kernels]) -> Result<Result<(), Veto>, CudaError> {
     let width = WIDTH.min(ranks[0].link().slot_lines() * 2) / 4 * 4;
     let bytes = 4 * width;
     let mut places = Vec::new();

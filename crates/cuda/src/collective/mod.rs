@@ -56,7 +56,9 @@ pub enum ConnectError {
     Cuda(#[from] CudaError),
     #[error("{ranks} ranks; 1 to {MAX_RANKS} can talk to each other")]
     Ranks { ranks: usize },
-    #[error("GPU {from} cannot use memory of GPU {to}: the driver refuses peer access; use pinned host memory (--transport host)")]
+    #[error(
+        "GPU {from} cannot use memory of GPU {to}: the driver refuses peer access; use pinned host memory (--transport host)"
+    )]
     NoPeerAccess { from: usize, to: usize },
     #[error("the {transport} transport failed its self-check: {veto}")]
     Vetoed { transport: &'static str, veto: check::Veto },

@@ -172,8 +172,12 @@ fn every_form(ranks: usize, transport: Transport) {
             form.same("add", |p| p.out, &added);
             let (eps, weights) = (EPS, &weight);
             // In place.
-            form.call(|&Place { residual: r, weight, out, .. }| {
-                Then::AddNorm { residual_in: r, residual_out: r, weight, out, eps }
+            form.call(|&Place { residual: r, weight, out, .. }| Then::AddNorm {
+                residual_in: r,
+                residual_out: r,
+                weight,
+                out,
+                eps,
             });
             form.same("add before norm", |p| p.residual, &added);
             let normed: Vec<f32> = labs[0].get(form.places[0].out, n);

@@ -171,9 +171,8 @@ impl Data {
     fn row(&mut self, case: &Case, n: usize, position: usize, plain: &mut Plain) {
         let (s, row) = (&case.shape, self.positions.len() as u32);
         let (dim, kv_width) = (s.head_dim, s.kv_heads * s.head_dim);
-        let starts_tile = |&[first, rows]: &[u32; 2]| {
-            rows as usize == s.tile_rows() || self.sequences[first as usize] != n as u32
-        };
+        let starts_tile =
+            |&[first, rows]: &[u32; 2]| rows as usize == s.tile_rows() || self.sequences[first as usize] != n as u32;
         if self.tiles.last().is_none_or(starts_tile) {
             self.tiles.push([row, 0]);
         }

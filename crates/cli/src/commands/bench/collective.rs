@@ -109,12 +109,18 @@ pub(crate) fn run(args: &CollectiveArgs) -> Result<ExitCode, Error> {
             Err(error) => return Err(failure(error)),
         };
         let first = lines.len();
-        lines.extend(report.rows.iter().map(|row| line(&work, args.bytes, transport, row.what.into(), row.us, row.wrong)));
+        lines.extend(
+            report.rows.iter().map(|row| line(&work, args.bytes, transport, row.what.into(), row.us, row.wrong)),
+        );
         if args.nccl {
             add_nccl(args, &work, transport, first, &mut lines, &mut remarks)?;
         }
     }
-    if args.json { print_json(&work, &lines, &remarks)? } else { print_table(&work, &lines, &remarks)? }
+    if args.json {
+        print_json(&work, &lines, &remarks)?
+    } else {
+        print_table(&work, &lines, &remarks)?
+    }
     let wrong = lines.iter().any(|l| l.wrong > 0);
     Ok(if wrong || lines.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -132,7 +138,9 @@ fn work(args: &CollectiveArgs) -> Result<Work, Error> {
         _ => (0..args.ranks.unwrap_or(there)).collect(),
     };
     if let Some(missing) = named.iter().find(|&&d| d >= there) {
-        return Err(input(format!("GPU {missing}: this machine has {there}, counted from 0; --device cuda:0,0 shares one")));
+        return Err(input(format!(
+            "GPU {missing}: this machine has {there}, counted from 0; --device cuda:0,0 shares one"
+        )));
     }
     let ranks = args.ranks.unwrap_or(named.len());
     if ranks != named.len() || ranks < 2 {
@@ -232,7 +240,11 @@ fn print_table(work: &Work, lines: &[Line], remarks: &[String]) -> Result<(), Er
     writeln!(out, "# {CALLS} calls in one CUDA graph per rank; median of {}", work.samples)?;
     let head = ("size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong", "vs nccl");
     let (a, b, c, d, e, f, g, h, i) = head;
-    writeln!(out, "# {:<9} {:<24} {a:>9} {b:>9} {c:>9} {d:>6} {e:>8} {f:>7} {g:>7} {h:>6} {i:>8}", "transport", "what")?;
+    writeln!(
+        out,
+        "# {:<9} {:<24} {a:>9} {b:>9} {c:>9} {d:>6} {e:>8} {f:>7} {g:>7} {h:>6} {i:>8}",
+        "transport", "what"
+    )?;
     let units = ("(B)", "(elements)", "(us)", "(GB/s)", "(GB/s)");
     let (a, b, c, d, e) = units;
     writeln!(out, "# {:<9} {:<24} {a:>9} {b:>9} {:>9} {:>6} {c:>8} {d:>7} {e:>7}", "", "", "", "")?;

@@ -124,7 +124,8 @@ pub unsafe fn all_reduce(
     for first in (0..rows).step_by(rows_per_call) {
         let rows = rows_per_call.min(rows - first);
         let args = Args::new().value(link).value(&kernel_args(partial, then, first, rows, width, kind));
-        let launch = if clustered.is_some() { cluster_launch(rows, tiles_per_row) } else { plain_launch(rows * tiles_per_row) };
+        let launch =
+            if clustered.is_some() { cluster_launch(rows, tiles_per_row) } else { plain_launch(rows * tiles_per_row) };
         // SAFETY: the arguments are the kernel's, offset by whole rows; the rest is the caller's.
         unsafe { stream.launch(kernel, &launch, &args) }?;
     }

@@ -8,13 +8,14 @@
 //   attention_rows_*     any mix of rows of several sequences, after rope_kv_write: tiles of a few neighbouring rows
 //                        of one sequence.
 //
-// q, k, v, out: f32, rows `*_stride` values apart. A block has 4 warps; a warp takes every fourth KV block (32 tokens)
-// of its range. It holds SLOTS query vectors (heads that share the KV head; times rows in attention_rows) in
+// q, k, v, out: f32, rows `*_stride` values apart. A block has 8 warps; a warp takes every eighth unit of its range: 8
+// tokens in decode, a KV block (32 tokens) in attention_rows. It holds SLOTS query vectors (heads that share the KV head; times rows in attention_rows) in
 // registers, LANES lanes to a key, 8 values a lane.
 //
 // Bytes: every key and value once per SLOTS query vectors: 2 * tokens * kv_heads * head_dim * 2. At decode that is the
 // floor (4 MB at 1,024 tokens of 8 x 128: 0.9 us at 4.5 TB/s); below some thousand tokens latency bounds it: prologue,
-// one or two rounds of loads, the hand-over between splits.
+// one or two rounds of loads, the hand-over between splits. So a decode warp takes 8 tokens at a time, not a whole KV block,
+// and a lone row uses a block per head: the wait for a head's own arithmetic is what is left to cut.
 // Verified on: H200.
 #include "../all_reduce/ll.cuh"
 #include "cache.cuh"
@@ -23,7 +24,9 @@ using namespace tombolo;
 
 namespace {
 
-constexpr unsigned WARPS = 4;
+constexpr unsigned WARPS = 8;
+constexpr unsigned DECODE_UNIT = 8;    // tokens that a decode warp takes at once
+constexpr unsigned LEAST_BLOCKS = 4;  // KV blocks of a split: with fewer the hand-over costs more than it saves
 constexpr unsigned THREADS = WARPS * 32;
 constexpr float NEG_INF = -__builtin_huge_valf();
 
@@ -76,15 +79,15 @@ struct State {
     float most[SLOTS], total[SLOTS], sum[SLOTS][8];
 };
 
-// One KV block of one head: keys, softmax, values. `limit[s]`: tokens of this block that slot s may see.
-// CURRENT: the token `current` of this block (if below BLOCK_TOKENS) is taken from shared memory, not the cache.
-template <class C, int SLOTS, int LANES, bool CURRENT, class S>
+// One unit (UNIT tokens) of one head: keys, softmax, values. `limit[s]`: tokens of it that slot s may see.
+// CURRENT: the token `current` of it (if below UNIT) is taken from shared memory, not the cache.
+template <class C, int SLOTS, int LANES, unsigned UNIT, bool CURRENT, class S>
 __device__ __forceinline__ void visit_block(S& sh, State<SLOTS>& st, const float (&q)[SLOTS][8],
                                             const typename C::Value* keys, const typename C::Value* values,
                                             unsigned head_dim, const unsigned (&limit)[SLOTS], unsigned longest,
                                             unsigned current) {
     constexpr int TOKENS = 32 / LANES;  // at once
-    constexpr int STEPS = LANES;        // to see all 32
+    constexpr int STEPS = UNIT / TOKENS;
     constexpr int WANTED = SLOTS > 4 ? C::IN_FLIGHT / 2 : C::IN_FLIGHT;  // registers are short with many slots
     constexpr int BATCH = STEPS < WANTED ? STEPS : WANTED;
     const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -336,8 +339,7 @@ __device__ __forceinline__ void decode(const Args& a) {
     if (!a.early) wait_for_prerequisites();
     const unsigned position = load_word(a.positions + row);
     const unsigned blocks = position / BLOCK_TOKENS + 1;
-    // At least one KV block for every warp, so that short contexts need no hand-over.
-    const unsigned chunk = max((blocks + a.splits - 1) / a.splits, WARPS), active = (blocks + chunk - 1) / chunk;
+    const unsigned chunk = max((blocks + a.splits - 1) / a.splits, LEAST_BLOCKS), active = (blocks + chunk - 1) / chunk;
     const unsigned split = blockIdx.x, first = split * chunk, end = min(first + chunk, blocks);
     if (position == NO_ROW || split >= active) {
         wait_for_prerequisites();
@@ -361,16 +363,19 @@ __device__ __forceinline__ void decode(const Args& a) {
     load_queries<SLOTS>(sh, q, part, dim);
     State<SLOTS> st;
     clear(st);
-    for (unsigned b = first + warp; b < end; b += WARPS) {
-        const bool is_last = b == blocks - 1;
-        const unsigned tokens = is_last ? current + 1 : BLOCK_TOKENS;
+    constexpr unsigned UNITS = BLOCK_TOKENS / DECODE_UNIT;
+    const unsigned last = position / DECODE_UNIT;  // the unit of the current position
+    for (unsigned u = first * UNITS + warp; u < min(end * UNITS, last + 1); u += WARPS) {
+        const unsigned tokens = u == last ? position % DECODE_UNIT + 1 : DECODE_UNIT;
         unsigned limit[SLOTS];
 #pragma unroll
         for (int s = 0; s < SLOTS; s++) limit[s] = tokens;
-        const Value* keys = cache_head(layer, table[b], 0, a.kv_heads, kv_head, dim);
-        const Value* values = cache_head(layer, table[b], 1, a.kv_heads, kv_head, dim);
-        visit_block<C, SLOTS, LANES, true>(sh, st, q, keys, values, dim, limit, is_last ? current : BLOCK_TOKENS,
-                                           is_last ? current : BLOCK_TOKENS);
+        const unsigned block = table[u / UNITS], offset = u % UNITS * DECODE_UNIT * dim;
+        const Value* keys = cache_head(layer, block, 0, a.kv_heads, kv_head, dim) + offset;
+        const Value* values = cache_head(layer, block, 1, a.kv_heads, kv_head, dim) + offset;
+        visit_block<C, SLOTS, LANES, DECODE_UNIT, true>(sh, st, q, keys, values, dim, limit,
+                                                        u == last ? tokens - 1 : DECODE_UNIT,
+                                                        u == last ? tokens - 1 : DECODE_UNIT);
     }
     share<SLOTS, LANES>(sh, st);
     write_out(sh, a, row, first_head, slots, split, active);
@@ -415,8 +420,8 @@ __device__ __forceinline__ void attend_rows(const Args& a) {
         }
         const Value* keys = cache_head(layer, table[b], 0, a.kv_heads, kv_head, dim);
         const Value* values = cache_head(layer, table[b], 1, a.kv_heads, kv_head, dim);
-        visit_block<C, SLOTS, LANES, false>(sh, st, q, keys, values, dim, limit, min(end - before, BLOCK_TOKENS),
-                                            BLOCK_TOKENS);
+        visit_block<C, SLOTS, LANES, BLOCK_TOKENS, false>(sh, st, q, keys, values, dim, limit,
+                                                          min(end - before, BLOCK_TOKENS), BLOCK_TOKENS);
     }
     share<SLOTS, LANES>(sh, st);
     for (unsigned i = threadIdx.x; i < slots * dim; i += THREADS) {

@@ -116,7 +116,8 @@ mod tests {
     #[test]
     fn summaries_are_read_back() {
         let weight = 3.25f64.to_bits();
-        let mut lines = vec![[weight as u32, (weight >> 32) as u32], [2, 0], [7, 1.5f32.to_bits()], [9, 0.5f32.to_bits()]];
+        let mut lines =
+            vec![[weight as u32, (weight >> 32) as u32], [2, 0], [7, 1.5f32.to_bits()], [9, 0.5f32.to_bits()]];
         lines.resize(SUMMARY_LINES, [0, 0]);
         let summary = read_summary(&lines);
         assert_eq!(summary.weight, 3.25);
