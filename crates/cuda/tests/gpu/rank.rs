@@ -1,7 +1,7 @@
 //! A rank's own promises: graphs and eager launches agree, batches and steps in flight do not disturb each other,
 //! memory that is not there is an error.
 
-use crate::support::{decode, distance, goldens, options, prefill, rows};
+use crate::support::{decode, distance, kl, goldens, options, prefill, rows};
 use tombolo_cuda::{LoadError, Transport, load};
 use tombolo_model::{Arith, Capacity, Sampling, Step, Token};
 
@@ -71,10 +71,15 @@ fn a_batch_gives_what_its_sequences_give_alone() {
                 let mut step = Step { full_logits: true, ..Step::default() };
                 (0..count).for_each(|s| rows(&mut step, s, length(s), &[next(s)], true));
                 let together = ranks.run(step).logits;
-                let limit = if arith == Arith::F32 { 1e-4 } else { 0.2 };
+                // Beyond 8 rows products round their input to bf16, not to 8 bits: other bits, the same distribution.
                 let far = distance(&alone, &together);
-                println!("{} {arith:?} batch of {count}: {far:.2e}", golden.name);
-                assert!(far <= limit, "{} {arith:?} batch of {count}: {far}", golden.name);
+                let divergence = kl(&alone, &together, golden.config.vocabulary);
+                println!("{} {arith:?} batch of {count}: {far:.2e}, KL {divergence:.2e}", golden.name);
+                let close = match arith {
+                    Arith::F32 => far <= 1e-4,
+                    Arith::Production => divergence <= 1e-2 && (count > 8 || far == 0.0),
+                };
+                assert!(close, "{} {arith:?} batch of {count}: {far}, KL {divergence}", golden.name);
             }
         }
     }
@@ -93,7 +98,7 @@ fn prompts_in_chunks_and_mixed_steps_give_the_same_logits() {
                 rows(&mut step, 0, start, &host[start..start + len], true);
                 // Another sequence prefills in the same step and must change nothing.
                 if start > 1 {
-                    rows(&mut step, 1, start - 2, &host[start..start + 2], false);
+                    rows(&mut step, 1, start - 2, &host[start - 2..start], false);
                 }
                 let output = ranks.run(step);
                 logits.extend_from_slice(&output.logits[..len * golden.config.vocabulary]);

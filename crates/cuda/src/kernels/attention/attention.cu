@@ -67,7 +67,7 @@ struct Shared {
     float q[SLOTS][DIM];
     float k[DIM], v[DIM];  // of the current position, rounded as the cache rounds
     float cosines[DIM / 2], sines[DIM / 2];
-    float scores[WARPS][SLOTS][BLOCK_TOKENS];
+    float scores[WARPS][SLOTS][BLOCK_TOKENS];  // of a unit
     float sums[WARPS][SLOTS][DIM];
     float most[WARPS][SLOTS], total[WARPS][SLOTS];
     unsigned last;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void visit_block(S& sh, State<SLOTS>& st, const float
         float shrink = limit[s] ? exp2f(st.most[s] - most) : 1.f;
         st.total[s] = st.total[s] * shrink + sum_over_warp(p);
         st.most[s] = most;
-        sh.scores[warp][s][lane] = p;
+        if (UNIT == BLOCK_TOKENS || lane < UNIT) sh.scores[warp][s][lane] = p;
 #pragma unroll
         for (int e = 0; e < 8; e++) st.sum[s][e] *= shrink;
     }
@@ -477,12 +477,12 @@ __device__ __forceinline__ void rope_kv_write(const Args& a) {
 }  // namespace
 
 #define DECODE(type, slots, lanes, dim)                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_decode_##type##_##slots##_##dim( \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_decode_##type##_##slots##_##dim( \
         const __grid_constant__ Args args) {                                                         \
         decode<Cache##type, slots, lanes>(args);                                                     \
     }
 #define ROWS(type, slots, lanes, dim)                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_##type##_##slots##_##dim( \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_rows_##type##_##slots##_##dim( \
         const __grid_constant__ Args args) {                                                       \
         attend_rows<Cache##type, slots, lanes>(args);                                              \
     }
@@ -494,6 +494,8 @@ __device__ __forceinline__ void rope_kv_write(const Args& a) {
 // dim: the largest head that the kernel takes.
 DECODE(F16, 1, 8, 64)
 DECODE(F16, 1, 16, 128)
+DECODE(F16, 2, 8, 64)
+DECODE(F16, 2, 16, 128)
 DECODE(F16, 4, 8, 64)
 DECODE(F16, 4, 16, 128)
 DECODE(F16, 4, 32, 256)

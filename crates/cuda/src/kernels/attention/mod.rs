@@ -89,7 +89,7 @@ impl Shape {
     /// Into how many parts [`attention_decode`] may split a context: enough to fill the device at long contexts.
     pub fn splits(&self, rows: usize, table_len: usize, multiprocessors: usize) -> usize {
         let blocks = rows * self.groups(self.decode_slots());
-        // A part is at least four KV blocks, one per warp.
+        // A part is at least four KV blocks (LEAST_BLOCKS of attention.cu).
         (2 * multiprocessors).div_ceil(blocks).min(table_len.div_ceil(4)).clamp(1, 64)
     }
 
@@ -218,7 +218,7 @@ impl Attention {
     }
 }
 
-const BLOCK: u32 = 128;
+const BLOCK: u32 = 256;
 
 /// Queues everything between the projections and the attended values, for rows that are each a sequence of its own:
 /// norms, rotation, store, attention. `splits` as [`Shape::splits`] says, the same as the scratch was sized for.
