@@ -178,12 +178,14 @@ impl Linear<'_> {
 pub unsafe fn linear(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<(), CudaError> {
     l.check();
     let mixed_pair = l.epilogue == Epilogue::SiluMul && l.parts[0].ty != l.parts[1].ty;
-    // SAFETY (all three): the caller's word.
     if l.exact || (l.rows <= MOST_DECODE_ROWS && l.has_floats()) || (l.rows > MOST_DECODE_ROWS && mixed_pair) {
+        // SAFETY: the caller's word.
         unsafe { exact(stream, kernels, l) }
     } else if l.rows <= MOST_DECODE_ROWS {
+        // SAFETY: the caller's word.
         unsafe { decode(stream, kernels, l) }
     } else {
+        // SAFETY: the caller's word.
         unsafe { prefill(stream, kernels, l) }
     }
 }
@@ -224,7 +226,7 @@ unsafe fn decode(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<(
 /// As [`linear`].
 unsafe fn prefill(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<(), CudaError> {
     let args = Args::new().value(&l.raw()).ptr(l.scratch);
-    // SAFETY (both): the struct is the kernels'; the rest is the caller's.
+    // SAFETY: the struct is the kernel's; the rest is the caller's.
     unsafe { stream.launch(kernels.get("linear_prefill_x"), &Launch::new(l.rows as u32, 256), &args) }?;
     let tile = prefill_tile(l.rows, l.virtual_rows(), stream.device().info.multiprocessors as usize);
     let tiles: usize = match l.epilogue {
@@ -233,5 +235,6 @@ unsafe fn prefill(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<
     };
     let grid = (tiles as u32, l.rows.div_ceil(tile.m) as u32, 1);
     let launch = Launch { grid, ..Launch::new(1, tile.threads) }.smem(tile.smem() as u32);
+    // SAFETY: as above; both halves of a tile fit the card's shared memory.
     unsafe { stream.launch(kernels.get(tile.kernel), &launch, &args) }
 }
