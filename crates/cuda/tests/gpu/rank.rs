@@ -1,7 +1,7 @@
 //! A rank's own promises: graphs and eager launches agree, batches and steps in flight do not disturb each other,
 //! memory that is not there is an error.
 
-use crate::support::{decode, distance, kl, goldens, options, prefill, rows};
+use crate::support::{decode, distance, goldens, kl, options, prefill, rows};
 use tombolo_cuda::{LoadError, Transport, load};
 use tombolo_model::{Arith, Capacity, Sampling, Step, Token};
 
