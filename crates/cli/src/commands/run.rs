@@ -69,6 +69,8 @@ pub(crate) struct Report {
     tokens: Vec<u32>,
     finish: &'static str,
     prompt_tokens: usize,
+    /// Of the prompt, what the context held already.
+    cached_tokens: usize,
     prompt_seconds: f64,
     generated_seconds: f64,
 }
@@ -76,10 +78,12 @@ pub(crate) struct Report {
 impl Report {
     /// Speeds; the first token comes out of the prompt's own pass.
     fn summary(&self) -> String {
-        let (prompt, generated) = (self.prompt_tokens, self.tokens.len());
+        let (prompt, generated) = (self.prompt_tokens - self.cached_tokens, self.tokens.len());
+        let cached =
+            if self.cached_tokens > 0 { format!(" (and {} cached)", self.cached_tokens) } else { String::new() };
         let prompt_rate = per_second(prompt, self.prompt_seconds);
         let rate = per_second(generated.saturating_sub(1), self.generated_seconds);
-        format!("prompt {prompt} tokens {prompt_rate:.1} tok/s, generated {generated} tokens {rate:.1} tok/s")
+        format!("prompt {prompt} tokens{cached} {prompt_rate:.1} tok/s, generated {generated} tokens {rate:.1} tok/s")
     }
 
     pub(crate) fn print_summary(&self) {
@@ -251,6 +255,9 @@ impl Session {
         streaming: bool,
     ) -> Result<Report, Error> {
         let prompt_tokens = ids.len();
+        let held = self.context.tokens().iter().zip(ids).take_while(|(a, b)| a == b).count();
+        // The last token is run in any case: its logits are wanted.
+        let cached_tokens = held.min(prompt_tokens.saturating_sub(1));
         let mut writer = Writer { streaming, text: String::new(), failed: None };
         let mut decoder = tokenizer.map(Tokenizer::stream);
         let mut tokens = Vec::new();
@@ -294,6 +301,7 @@ impl Session {
             tokens,
             finish,
             prompt_tokens,
+            cached_tokens,
             prompt_seconds: (first - started).as_secs_f64(),
             generated_seconds: (ended - first).as_secs_f64(),
         })
