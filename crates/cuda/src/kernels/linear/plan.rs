@@ -172,7 +172,7 @@ mod tests {
             let s = Shape { cols: 256 * blocks, virtual_rows: rows, parts: &parts, paired };
             let plan = decode_plan(&s, x_rows, sms, most);
             prop_assert!(plan.smem + 1024 <= most, "{plan:?}");
-            prop_assert!(plan.slots >= 2 && plan.warps <= MOST_WARPS && plan.slot_bytes % 32 == 0);
+            prop_assert!(plan.slots >= 2 && plan.warps <= MOST_WARPS && plan.slot_bytes.is_multiple_of(32));
             let groups = s.cols.div_ceil(GROUP).min(plan.warps);
             prop_assert_eq!(plan.round_rows % (plan.warps / groups * 2), 0);
             prop_assert!(plan.rows >= x_rows || plan.rows == plan.rows.next_power_of_two());
