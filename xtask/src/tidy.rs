@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
 /// Never looked into: what is made, fetched or not ours.
-const SKIPPED: [&str; 6] = [".git", "target", "device", "models", "prebuilt", "node_modules"];
+const SKIPPED: [&str; 5] = [".git", "target", "models", "prebuilt", "node_modules"];
 /// What is looked at: the rest are data.
 const EXTENSIONS: [&str; 10] = ["rs", "toml", "md", "cu", "cuh", "py", "sh", "txt", "yml", "json"];
 

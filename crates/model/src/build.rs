@@ -143,7 +143,13 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn feed_forward(&mut self, layer: usize, f: &FeedForwardPart, x: BufferId, out: BufferId) -> Result<(), ModelError> {
+    fn feed_forward(
+        &mut self,
+        layer: usize,
+        f: &FeedForwardPart,
+        x: BufferId,
+        out: BufferId,
+    ) -> Result<(), ModelError> {
         let (hidden, width) = (self.config.hidden, self.config.feed_forward);
         let gate = self.block_weight(layer, "ffn_gate", width, hidden, Split::Rows { unit: 1 })?;
         let up = self.block_weight(layer, "ffn_up", width, hidden, Split::Rows { unit: 1 })?;

@@ -1,7 +1,7 @@
 //! A model's shape, read from its metadata and checked: nothing after this trusts the file.
 
 use crate::{ModelError, RopeStyle, limits};
-use tombolo_gguf::{Gguf, Metadata};
+use tombolo_gguf::{Gguf, Metadata, Value};
 
 /// The architectures that the program builder knows, by their name in `general.architecture`.
 pub const ARCHITECTURES: [&str; 2] = ["llama", "qwen3"];
@@ -96,7 +96,13 @@ impl Config {
                 format!("{} query heads cannot share {} KV heads", self.heads, self.kv_heads),
             );
         }
-        if rotated > self.head_dim || !rotated.is_multiple_of(2) {
+        if !(1..=limits::HEAD_DIM).contains(&self.head_dim) {
+            return wrong(
+                "attention.key_length",
+                format!("{} values per head, 1 to {} allowed", self.head_dim, limits::HEAD_DIM),
+            );
+        }
+        if rotated == 0 || rotated > self.head_dim || !rotated.is_multiple_of(2) {
             return wrong("rope.dimension_count", format!("{rotated} of {} values per head", self.head_dim));
         }
         let value_length = keys.count_or("attention.value_length", limits::HEAD_DIM, self.head_dim)?;
@@ -110,7 +116,7 @@ impl Config {
     }
 }
 
-/// Rows of the embedding table: what the file's tokenizer says must agree, but is checked where it is read.
+/// Rows of the embedding table.
 fn vocabulary(gguf: &Gguf) -> Result<usize, ModelError> {
     let name = "token_embd.weight";
     let info = gguf.tensor(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.into() })?;
@@ -182,14 +188,60 @@ impl Keys<'_> {
 
     /// What would change the result and is not computed is refused, never ignored.
     fn refuse_unsupported(&self) -> Result<(), ModelError> {
-        let unsupported = |key: &str, value: String| Err(ModelError::UnsupportedFeature { key: self.name(key), value });
-        match self.meta.str(&self.name("rope.scaling.type")) {
-            None | Some("none") => {}
-            Some(kind) => return unsupported("rope.scaling.type", kind.to_string()),
+        for (key, harmless) in UNSUPPORTED {
+            let name = self.name(key);
+            let Some(value) = self.meta.get(&name) else { continue };
+            let is_harmless = match harmless {
+                Harmless::Text(text) => self.meta.str(&name) == Some(*text),
+                Harmless::Number(number) => self.meta.f32(&name) == Some(*number),
+                Harmless::Bool(flag) => self.meta.bool(&name) == Some(*flag),
+            };
+            if !is_harmless {
+                return Err(ModelError::UnsupportedFeature { key: name, value: shown(value) });
+            }
         }
-        match self.meta.u64(&self.name("expert_count")) {
-            None | Some(0) => Ok(()),
-            Some(experts) => unsupported("expert_count", experts.to_string()),
+        // A window as long as the context hides nothing.
+        let window = self.name("attention.sliding_window");
+        match (self.meta.u64(&window), self.meta.u64(&self.name("context_length"))) {
+            (Some(size), Some(context)) if size > 0 && size < context => {
+                Err(ModelError::UnsupportedFeature { key: window, value: size.to_string() })
+            }
+            _ => Ok(()),
         }
+    }
+}
+
+/// The value of a key that leaves the plain forward pass as it is.
+enum Harmless {
+    Text(&'static str),
+    Number(f32),
+    Bool(bool),
+}
+
+/// Keys of an architecture that ask for something which the program does not compute, unless they have this value.
+const UNSUPPORTED: &[(&str, Harmless)] = &[
+    ("rope.scaling.type", Harmless::Text("none")),
+    ("rope.scaling.factor", Harmless::Number(1.0)),
+    ("rope.scale_linear", Harmless::Number(1.0)),
+    ("expert_count", Harmless::Number(0.0)),
+    ("attention.causal", Harmless::Bool(true)),
+    ("attention.scale", Harmless::Number(0.0)),
+    ("attention.clamp_kqv", Harmless::Number(0.0)),
+    ("attention.max_alibi_bias", Harmless::Number(0.0)),
+    ("attn_logit_softcapping", Harmless::Number(0.0)),
+    ("final_logit_softcapping", Harmless::Number(0.0)),
+    ("logit_scale", Harmless::Number(1.0)),
+    ("residual_scale", Harmless::Number(1.0)),
+    ("embedding_scale", Harmless::Number(1.0)),
+    ("use_parallel_residual", Harmless::Bool(false)),
+    ("pooling_type", Harmless::Number(0.0)),
+];
+
+/// A value in an error line.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("'{}'", text.escape_debug().take(40).collect::<String>()),
+        Value::Array(_) => "an array".into(),
+        other => format!("{other:?}"),
     }
 }

@@ -18,7 +18,9 @@ pub enum ModelError {
     UnsupportedType { tensor: String, ty: &'static str },
     #[error("tensor '{tensor}' has shape {shape:?}, but the metadata call for [{cols}, {rows}]")]
     WrongShape { tensor: String, shape: Vec<u64>, rows: usize, cols: usize },
-    #[error("tensor '{tensor}' is not part of the architecture as it is computed here: running without it would be wrong")]
+    #[error(
+        "tensor '{tensor}' is not part of the architecture as it is computed here: running without it would be wrong"
+    )]
     ExtraTensor { tensor: String },
     #[error("--tensor-parallel-size {size} cannot split tensor '{tensor}' ({ty}); legal sizes for it are {legal:?}")]
     IllegalSplit { tensor: String, ty: &'static str, size: usize, legal: Vec<usize> },

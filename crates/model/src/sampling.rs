@@ -63,11 +63,8 @@ fn clean(logit: f32) -> f32 {
 impl Summary {
     /// Summarises `logits` of tokens `first..`, keeping the best `keep`.
     pub fn of(logits: &[f32], first: u32, temperature: f32, keep: usize) -> Self {
-        let mut candidates: Vec<Candidate> = logits
-            .iter()
-            .zip(first..)
-            .map(|(&logit, token)| Candidate { token, logit: clean(logit) })
-            .collect();
+        let mut candidates: Vec<Candidate> =
+            logits.iter().zip(first..).map(|(&logit, token)| Candidate { token, logit: clean(logit) }).collect();
         if candidates.is_empty() {
             return Self::default();
         }
@@ -77,15 +74,13 @@ impl Summary {
         }
         candidates.sort_unstable_by(order);
         let best = candidates[0].logit;
-        let weight =
-            logits.iter().map(|&l| relative_weight(clean(l), best, temperature)).sum();
+        let weight = logits.iter().map(|&l| relative_weight(clean(l), best, temperature)).sum();
         Self { candidates, weight }
     }
 
     /// Joins the summaries of all shards, in rank order.
     pub fn merge(shards: &[Summary], temperature: f32) -> Self {
-        let mut candidates: Vec<Candidate> =
-            shards.iter().flat_map(|s| s.candidates.iter().copied()).collect();
+        let mut candidates: Vec<Candidate> = shards.iter().flat_map(|s| s.candidates.iter().copied()).collect();
         candidates.sort_unstable_by(order);
         let Some(best) = candidates.first().map(|c| c.logit) else { return Self::default() };
         let weight = shards

@@ -115,14 +115,7 @@ pub(crate) fn weight(
         Slice::Rows { len, .. } => (len, cols),
         Slice::Cols { len, .. } => (rows, len),
     };
-    Ok(Weight {
-        tensor: name.to_string(),
-        ty: info.ty,
-        rows: held_rows,
-        cols: held_cols,
-        file_cols: cols,
-        slice,
-    })
+    Ok(Weight { tensor: name.to_string(), ty: info.ty, rows: held_rows, cols: held_cols, file_cols: cols, slice })
 }
 
 /// The sizes up to [`MAX_RANKS`] that `is_legal` accepts.

@@ -89,7 +89,9 @@ impl Capacity {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum StepError {
-    #[error("the step has {rows} rows and {logits} logits rows; this backend was loaded for {max_rows} and {max_logits}")]
+    #[error(
+        "the step has {rows} rows and {logits} logits rows; this backend was loaded for {max_rows} and {max_logits}"
+    )]
     TooLarge { rows: usize, logits: usize, max_rows: usize, max_logits: usize },
     #[error("the step has no rows")]
     Empty,
@@ -118,12 +120,7 @@ impl Step {
             return Err(StepError::Empty);
         }
         if rows > capacity.rows || logits > capacity.sequences || self.sequences.len() > capacity.sequences {
-            return Err(StepError::TooLarge {
-                rows,
-                logits,
-                max_rows: capacity.rows,
-                max_logits: capacity.sequences,
-            });
+            return Err(StepError::TooLarge { rows, logits, max_rows: capacity.rows, max_logits: capacity.sequences });
         }
         let mut before: Option<(u32, u32)> = None;
         let mut seen = vec![false; self.sequences.len()];
@@ -167,12 +164,7 @@ impl Step {
                 || table.len() > capacity.table_len()
                 || table.iter().any(|&b| b as usize >= capacity.blocks);
             if bad {
-                return Err(StepError::Block {
-                    sequence,
-                    position: row.position,
-                    group,
-                    blocks: capacity.blocks,
-                });
+                return Err(StepError::Block { sequence, position: row.position, group, blocks: capacity.blocks });
             }
         }
         Ok(())

@@ -120,13 +120,20 @@ fn illegal_sizes_are_refused_by_name() {
     }
 }
 
-/// The tiny llama file with metadata and tensors changed, header only as far as the builder is concerned.
+/// The tiny llama file with metadata changed, a key or tensor left out, a tensor added.
 fn rewritten(change: impl Fn(&str) -> Option<Value>, drop: &str, add: &str) -> Gguf {
+    rewritten_with(change, drop, add, &[])
+}
+
+fn rewritten_with(change: impl Fn(&str) -> Option<Value>, drop: &str, add: &str, more: &[(&str, Value)]) -> Gguf {
     let gguf = open("tiny-llama.gguf");
     let mut bytes = std::io::Cursor::new(Vec::new());
     let mut writer = Writer::new(&mut bytes);
-    for (key, value) in gguf.metadata().iter() {
+    for (key, value) in gguf.metadata().iter().filter(|(key, _)| *key != drop) {
         writer.metadata(key, change(key).unwrap_or_else(|| value.clone())).unwrap();
+    }
+    for (key, value) in more.iter().filter(|(key, _)| gguf.metadata().get(key).is_none()) {
+        writer.metadata(key, value.clone()).unwrap();
     }
     let mut kept: Vec<_> = gguf.tensors().iter().filter(|t| t.name != drop).cloned().collect();
     if !add.is_empty() {
@@ -146,6 +153,11 @@ fn rewritten(change: impl Fn(&str) -> Option<Value>, drop: &str, add: &str) -> G
     Gguf::from_bytes(bytes.into_inner()).unwrap()
 }
 
+/// The tiny llama file with one key more, or another value of it.
+fn with(key: &str, value: Value) -> Gguf {
+    rewritten_with(|k| (k == key).then(|| value.clone()), "", "", &[(key, value.clone())])
+}
+
 #[test]
 fn files_that_make_no_model_are_refused_by_name() {
     let config_error = |key: &'static str, value: Value| {
@@ -160,11 +172,41 @@ fn files_that_make_no_model_are_refused_by_name() {
         ("llama.attention.head_count_kv", Value::U32(3), "8 query heads cannot share 3 KV heads"),
         ("llama.attention.layer_norm_rms_epsilon", Value::F32(f32::NAN), "makes no model: NaN"),
         ("llama.rope.freq_base", Value::F32(-1.0), "makes no model: -1"),
+        ("llama.attention.head_count", Value::U32(0), "'llama.attention.head_count'"),
+        ("llama.attention.key_length", Value::U32(2048), "1 to 1024 allowed"),
     ];
     for (key, value, want) in cases {
         let got = config_error(key, value);
         assert!(got.contains(want) && !got.contains('\n'), "{key}: {got}");
     }
+
+    for (key, value) in [
+        ("llama.rope.scaling.type", Value::String("yarn".into())),
+        ("llama.rope.scaling.type", Value::U32(1)),
+        ("llama.rope.scaling.factor", Value::F32(8.0)),
+        ("llama.attention.causal", Value::Bool(false)),
+        ("llama.logit_scale", Value::F32(0.5)),
+        ("llama.attention.sliding_window", Value::U32(16)),
+        ("llama.expert_count", Value::U32(8)),
+    ] {
+        let error = Config::from_gguf(&with(key, value)).unwrap_err();
+        assert!(matches!(&error, ModelError::UnsupportedFeature { key: named, .. } if named == key), "{key}: {error}");
+    }
+    for (key, value) in [
+        ("llama.rope.scaling.type", Value::String("none".into())),
+        ("llama.attention.sliding_window", Value::U32(1 << 20)),
+        ("llama.expert_count", Value::U32(0)),
+    ] {
+        Config::from_gguf(&with(key, value)).unwrap();
+    }
+    // One head as wide as the whole row, without a key that says so.
+    let wide = |key: &str| match key {
+        "llama.attention.head_count" | "llama.attention.head_count_kv" => Some(Value::U32(1)),
+        "llama.embedding_length" => Some(Value::U32(2048)),
+        _ => None,
+    };
+    let wide = rewritten(wide, "llama.attention.key_length", "");
+    assert!(matches!(Config::from_gguf(&wide), Err(ModelError::BadValue { .. })));
 
     let build_error = |gguf: &Gguf| {
         let config = Config::from_gguf(gguf).unwrap();
