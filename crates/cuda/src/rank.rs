@@ -327,4 +327,3 @@ impl Parts {
         self.arena.at(self.plan.buffers[self.logits_buffer()])
     }
 }
-

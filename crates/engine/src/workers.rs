@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tombolo_model::{Backend, BackendError, Step, StepOutput};
 
 /// Longest that one step may take before the engine gives up on a rank. Backends have their own, shorter deadlines for
@@ -61,8 +61,9 @@ impl Workers {
         for worker in &self.ranks {
             worker.send(Command::Collect);
         }
-        let answers: Vec<_> =
-            self.ranks.iter().map(|worker| worker.answers.recv_timeout(STEP_DEADLINE)).collect();
+        let started = Instant::now();
+        let answer = |worker: &Worker| worker.answers.recv_timeout(STEP_DEADLINE.saturating_sub(started.elapsed()));
+        let answers: Vec<_> = self.ranks.iter().map(answer).collect();
         let mut outputs = Vec::with_capacity(answers.len());
         let mut failure = None;
         for (rank, answer) in answers.into_iter().enumerate() {
@@ -81,9 +82,8 @@ impl Workers {
                     EngineError::RankSilent { rank, seconds: STEP_DEADLINE.as_secs() }
                 }
             };
-            // The rank that died explains more than those that waited for it.
-            let waited = matches!(error, EngineError::Backend { error: BackendError::RankSilent { .. }, .. });
-            if failure.is_none() || !waited {
+            // The first rank that died explains more than those that waited for it.
+            if failure.as_ref().is_none_or(only_waited) {
                 failure = Some(error);
             }
         }
@@ -92,6 +92,13 @@ impl Workers {
             None => join(outputs),
         }
     }
+}
+
+fn only_waited(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Backend { error: BackendError::RankSilent { .. }, .. } | EngineError::RankSilent { .. }
+    )
 }
 
 impl Worker {

@@ -228,6 +228,8 @@ fn a_rank_that_fails_is_named() {
     };
     check(&[Fault::None, Fault::Panics], "rank 1 stopped: panicked: boom");
     check(&[Fault::Silent, Fault::Broken], "rank 1: fake: broke");
+    check(&[Fault::Panics, Fault::Broken], "rank 0 stopped: panicked: boom");
+    check(&[Fault::Broken, Fault::Silent], "rank 0: fake: broke");
     check(
         &[Fault::Silent, Fault::None],
         "rank 0: rank 0 waited 5 ms for rank 1 in all_reduce_add_norm: it died or never arrived",
