@@ -16,6 +16,8 @@ pub enum EngineError {
     RankSilent { rank: usize, seconds: u64 },
     #[error("rank {rank} drew token {token} where rank 0 drew {expected}: the ranks no longer hold the same bits")]
     RanksDisagree { rank: usize, token: u32, expected: u32 },
+    #[error("cancelled")]
+    Cancelled,
     #[error("the prompt is empty")]
     EmptyPrompt,
     #[error("the prompt has {tokens} tokens; the context holds {context} (raise it with -c)")]

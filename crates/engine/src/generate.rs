@@ -52,6 +52,7 @@ pub struct Engine {
     in_flight: VecDeque<usize>,
     drawn: usize,
     overlaps: bool,
+    cancelled: Box<dyn Fn() -> bool + Send>,
 }
 
 impl Engine {
@@ -67,7 +68,14 @@ impl Engine {
             in_flight: VecDeque::new(),
             drawn: 0,
             overlaps,
+            cancelled: Box::new(|| false),
         }
+    }
+
+    /// Asks `cancelled` between the chunks of a prompt whether to go on: a generation then ends as
+    /// [`Finish::Stopped`]. Between tokens the caller of [`Engine::generate`] is asked anyway.
+    pub fn set_cancel(&mut self, cancelled: impl Fn() -> bool + Send + 'static) {
+        self.cancelled = Box::new(cancelled);
     }
 
     /// What the ranks were loaded for.
@@ -134,6 +142,9 @@ impl Engine {
 
     /// Runs `tokens` after what the context holds, in chunks of as many rows as a step takes. The last chunk's last row
     /// draws the next token; with `full_logits` every row wants logits, and all of them come back.
+    ///
+    /// # Errors
+    /// An empty prompt, one too long, no blocks left, [`EngineError::Cancelled`], or a failed rank.
     pub fn prefill(
         &mut self,
         context: &mut Context,
@@ -153,6 +164,9 @@ impl Engine {
         let mut all = StepOutput::default();
         let mut left = tokens.len();
         for part in tokens.chunks(chunk) {
+            if (self.cancelled)() {
+                return Err(EngineError::Cancelled);
+            }
             left -= part.len();
             let first = context.tokens.len();
             let last = left == 0;
@@ -189,7 +203,10 @@ impl Engine {
         if max_tokens == 0 {
             return Ok(Finish::Length);
         }
-        let output = self.prefill(context, rest, sampling, false)?;
+        let output = match self.prefill(context, rest, sampling, false) {
+            Err(EngineError::Cancelled) => return Ok(Finish::Stopped),
+            output => output?,
+        };
         let mut token = output.tokens[0];
         let room = self.capacity.context - context.tokens.len();
         let overlap = self.overlaps && sampling.is_greedy();
