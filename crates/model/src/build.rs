@@ -1,6 +1,6 @@
 //! The program builder: the forward pass, written once for every architecture.
 
-use crate::shard::{Split, legal_sizes, weight};
+use crate::shard::{Split, weight};
 use crate::{
     Buffer, BufferId, Config, GroupId, KvGroup, MAX_RANKS, ModelError, Op, Program, Rope, RopeId, Rows, Shard, Slice,
     Weight, WeightId,
@@ -18,6 +18,16 @@ impl Program {
             return Err(ModelError::BadSize { size: shard.size, most: MAX_RANKS });
         }
         assert!(shard.rank < shard.size);
+        Self::try_build(gguf, config, shard).map_err(|error| match error {
+            // What helps is not how this one tensor could be cut, but how the model can.
+            ModelError::IllegalSplit { tensor, ty, size, .. } => {
+                ModelError::IllegalSplit { tensor, ty, size, legal: Self::legal_sizes(gguf, config) }
+            }
+            other => other,
+        })
+    }
+
+    fn try_build(gguf: &Gguf, config: &Config, shard: Shard) -> Result<Program, ModelError> {
         let mut b = Builder::new(gguf, config, shard);
         b.forward()?;
         b.refuse_extra_tensors()?;
@@ -26,7 +36,7 @@ impl Program {
 
     /// The tensor-parallel sizes that this model can be split into.
     pub fn legal_sizes(gguf: &Gguf, config: &Config) -> Vec<usize> {
-        legal_sizes(|size| Program::build(gguf, config, Shard { rank: 0, size }).is_ok())
+        (1..=MAX_RANKS).filter(|&size| Self::try_build(gguf, config, Shard { rank: 0, size }).is_ok()).collect()
     }
 }
 

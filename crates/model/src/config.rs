@@ -49,7 +49,7 @@ impl Config {
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
         let meta = gguf.metadata();
         let architecture =
-            meta.str("general.architecture").ok_or(ModelError::MissingKey { key: "general.architecture".into() })?;
+            meta.str("general.architecture").ok_or_else(|| missing_or_bad(meta, "general.architecture", "a name"))?;
         let (rope_style, qk_norm) = match architecture {
             "llama" => (RopeStyle::Interleaved, false),
             "qwen3" => (RopeStyle::HalfSplit, true),
@@ -132,7 +132,10 @@ fn vocabulary(gguf: &Gguf) -> Result<usize, ModelError> {
 
 /// `theta^(-2j / dims)`, divided by the file's `rope_freqs.weight` where it has one (Llama 3.1).
 fn rope_frequencies(gguf: &Gguf, keys: &Keys, rotated: usize) -> Result<Vec<f32>, ModelError> {
-    let theta = keys.meta.f32(&keys.name("rope.freq_base")).unwrap_or(10_000.0);
+    let theta = match keys.meta.get(&keys.name("rope.freq_base")) {
+        None => 10_000.0,
+        Some(_) => keys.float("rope.freq_base")?,
+    };
     if !(theta.is_finite() && theta > 0.0) {
         return Err(ModelError::BadValue { key: keys.name("rope.freq_base"), why: theta.to_string() });
     }
@@ -170,7 +173,7 @@ impl Keys<'_> {
 
     fn count(&self, key: &str, most: usize) -> Result<usize, ModelError> {
         let key = self.name(key);
-        let value = self.meta.u64(&key).ok_or_else(|| ModelError::MissingKey { key: key.clone() })?;
+        let value = self.meta.u64(&key).ok_or_else(|| self.missing_or_bad(&key, "a whole number"))?;
         match usize::try_from(value) {
             Ok(value) if value > 0 && value <= most => Ok(value),
             _ => Err(ModelError::BadValue { key, why: format!("{value}, 1 to {most} allowed") }),
@@ -183,7 +186,11 @@ impl Keys<'_> {
 
     fn float(&self, key: &str) -> Result<f32, ModelError> {
         let key = self.name(key);
-        self.meta.f32(&key).ok_or(ModelError::MissingKey { key })
+        self.meta.f32(&key).ok_or_else(|| self.missing_or_bad(&key, "a number"))
+    }
+
+    fn missing_or_bad(&self, key: &str, wanted: &str) -> ModelError {
+        missing_or_bad(self.meta, key, wanted)
     }
 
     /// What would change the result and is not computed is refused, never ignored.
@@ -236,6 +243,16 @@ const UNSUPPORTED: &[(&str, Harmless)] = &[
     ("use_parallel_residual", Harmless::Bool(false)),
     ("pooling_type", Harmless::Number(0.0)),
 ];
+
+/// Why a key cannot be read as what it should be.
+fn missing_or_bad(meta: &Metadata, key: &str, wanted: &str) -> ModelError {
+    match meta.get(key) {
+        None => ModelError::MissingKey { key: key.into() },
+        Some(value) => {
+            ModelError::BadValue { key: key.into(), why: format!("{}, where {wanted} is wanted", shown(value)) }
+        }
+    }
+}
 
 /// A value in an error line.
 fn shown(value: &Value) -> String {

@@ -22,7 +22,9 @@ pub enum ModelError {
         "tensor '{tensor}' is not part of the architecture as it is computed here: running without it would be wrong"
     )]
     ExtraTensor { tensor: String },
-    #[error("--tensor-parallel-size {size} cannot split tensor '{tensor}' ({ty}); legal sizes for it are {legal:?}")]
+    #[error(
+        "--tensor-parallel-size {size} cannot split tensor '{tensor}' ({ty}); this model can be split over {legal:?}"
+    )]
     IllegalSplit { tensor: String, ty: &'static str, size: usize, legal: Vec<usize> },
     #[error("--tensor-parallel-size {size} is not between 1 and {most}")]
     BadSize { size: usize, most: usize },

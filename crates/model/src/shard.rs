@@ -108,7 +108,7 @@ pub(crate) fn weight(
         tensor: name.to_string(),
         ty: info.ty.name(),
         size: shard.size,
-        legal: legal_sizes(|size| split.slice(rows, cols, block, Shard { rank: 0, size }).is_some()),
+        legal: Vec::new(),
     })?;
     let (held_rows, held_cols) = match slice {
         Slice::Whole => (rows, cols),
@@ -116,11 +116,6 @@ pub(crate) fn weight(
         Slice::Cols { len, .. } => (rows, len),
     };
     Ok(Weight { tensor: name.to_string(), ty: info.ty, rows: held_rows, cols: held_cols, file_cols: cols, slice })
-}
-
-/// The sizes up to [`MAX_RANKS`] that `is_legal` accepts.
-pub(crate) fn legal_sizes(is_legal: impl Fn(usize) -> bool) -> Vec<usize> {
-    (1..=MAX_RANKS).filter(|&size| is_legal(size)).collect()
 }
 
 /// `(rows, cols)`: a vector is one row.

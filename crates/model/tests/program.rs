@@ -99,7 +99,7 @@ fn illegal_sizes_are_refused_by_name() {
     let error = refused(3);
     assert!(matches!(&error, ModelError::IllegalSplit { tensor, legal, .. }
         if tensor == "blk.0.attn_q.weight" && legal[..] == [1, 2, 4, 8]));
-    assert!(error.to_string().contains("legal sizes for it are [1, 2, 4, 8]"), "{error}");
+    assert!(error.to_string().contains("this model can be split over [1, 2, 4, 8]"), "{error}");
     assert!(matches!(refused(9), ModelError::BadSize { size: 9, most: 8 }));
     assert!(matches!(refused(0), ModelError::BadSize { .. }));
     // Eight ranks share four KV heads: two ranks hold each.
@@ -168,7 +168,8 @@ fn files_that_make_no_model_are_refused_by_name() {
         ("general.architecture", Value::String("mamba9".into()), "architecture 'mamba9' is not supported"),
         ("llama.block_count", Value::U32(0), "'llama.block_count' has a value that makes no model: 0"),
         ("llama.block_count", Value::U64(1 << 40), "1 to 1024 allowed"),
-        ("llama.embedding_length", Value::I32(-4), "'llama.embedding_length'"),
+        ("llama.embedding_length", Value::I32(-4), "I32(-4), where a whole number is wanted"),
+        ("llama.rope.freq_base", Value::String("x".into()), "'x', where a number is wanted"),
         ("llama.attention.head_count_kv", Value::U32(3), "8 query heads cannot share 3 KV heads"),
         ("llama.attention.layer_norm_rms_epsilon", Value::F32(f32::NAN), "makes no model: NaN"),
         ("llama.rope.freq_base", Value::F32(-1.0), "makes no model: -1"),
