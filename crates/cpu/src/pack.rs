@@ -1,4 +1,4 @@
-//! Repacks quantized rows of a file into the tiles that the kernels read (see [`crate::kernels::tile`]).
+//! Repacks quantized rows of a file into the tiles that the kernels read (see `kernels/tile.rs`).
 
 use crate::kernels::{Kind, TILE};
 use tombolo_gguf::TensorType;

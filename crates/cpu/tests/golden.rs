@@ -41,6 +41,12 @@ fn tiny_llama_q4_0() {
     check("tiny-llama-q4_0", &[1, 2, 4], 1e-4);
 }
 
+/// Blocks of 256 weights cannot be split over four ranks.
+#[test]
+fn tiny_llama_q4_k() {
+    check("tiny-llama-q4_k", &[1, 2], 1e-4);
+}
+
 #[test]
 fn tiny_qwen3() {
     check("tiny-qwen3", &[1, 2, 4], 1e-4);

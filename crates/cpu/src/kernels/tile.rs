@@ -6,11 +6,11 @@
 //!
 //! | kind | columns | bytes, in order |
 //! |---|---|---|
-//! | Q4_0 | 32 | half d[8]; nibbles[4 groups][8 rows][4]: low columns 0–15, high 16–31 |
-//! | Q4_1 | 32 | half d[8]; half m[8]; nibbles as Q4_0 |
-//! | Q8_0 | 32 | half d[8]; i8 q[8 groups][8 rows][4] |
-//! | Q4_K | 256 | half d[8]; half dm[8]; u8 s[8 sub-blocks][8 rows]; u8 m[8][8]; nibbles[4 chunks][8 groups][8 rows][4]: low sub-block 2c, high 2c + 1 |
-//! | Q6_K | 256 | half d[8]; i8 s[16][8 rows]; per chunk of 64: nibbles[8 groups][8 rows][4] as Q4_K, then bit pairs[4][8][4]: of group g of sub-block h in byte vector g % 4, shifted by 4h + 2(g / 4) |
+//! | Q4_0 | 32 | `half d[8]; nibbles[4 groups][8 rows][4]: low columns 0–15, high 16–31` |
+//! | Q4_1 | 32 | `half d[8]; half m[8]; nibbles as Q4_0` |
+//! | Q8_0 | 32 | `half d[8]; i8 q[8 groups][8 rows][4]` |
+//! | Q4_K | 256 | `half d[8]; half dm[8]; u8 s[8 sub-blocks][8 rows]; u8 m[8][8]; nibbles[4 chunks][8 groups][8 rows][4]: low sub-block 2c, high 2c + 1` |
+//! | Q6_K | 256 | `half d[8]; i8 s[16][8 rows]; per chunk of 64: nibbles[8 groups][8 rows][4] as Q4_K, then bit pairs[4][8][4]: of group g of sub-block h in byte vector g % 4, shifted by 4h + 2(g / 4)` |
 //!
 //! Activations are quantized per 32 values ([`ActBlock`]); products are summed in integers within a group of columns
 //! that shares a scale and then folded into an f32 sum, one fused multiply-add per group, in the order of the columns.

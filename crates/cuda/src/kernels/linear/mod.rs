@@ -7,7 +7,7 @@
 pub mod layout;
 mod plan;
 
-use crate::driver::{Args, CudaError, DevicePtr, Kernels, Launch, Stream};
+use crate::driver::{Args, ByValue, CudaError, DevicePtr, Kernels, Launch, Stream};
 use plan::{Shape, decode_plan, prefill_tile};
 use tombolo_gguf::TensorType;
 
@@ -71,6 +71,23 @@ pub fn scratch_bytes(rows: usize, widest: usize) -> usize {
     if rows <= MOST_DECODE_ROWS { 0 } else { 2 * rows * widest.next_multiple_of(64) }
 }
 
+/// Whether [`linear`] can multiply weights of these types and rows, `cols` wide (`paired`: with [`Epilogue::SiluMul`]),
+/// on a device of `multiprocessors` with `shared_memory` bytes a block.
+pub fn fits(
+    parts: &[(TensorType, usize)],
+    cols: usize,
+    paired: bool,
+    multiprocessors: usize,
+    shared_memory: usize,
+) -> bool {
+    let rows: usize = parts.iter().map(|part| part.1).sum();
+    let virtual_rows = if paired { rows / 2 } else { rows };
+    let shape = Shape { cols, virtual_rows, parts, paired };
+    let has_floats = parts.iter().any(|(ty, _)| ty.block_len() == 1);
+    // Float weights take a kernel whose needs do not grow with the shape.
+    has_floats || decode_plan(&shape, 1, multiprocessors, shared_memory).is_some()
+}
+
 /// A weight as the kernels take it: `Weight` of `args.cuh`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -101,6 +118,9 @@ struct RawArgs {
     round_rows: u32,
     pad: u32,
 }
+
+// SAFETY: `repr(C)`; addresses stand before pairs of 32-bit values, so there is no gap.
+unsafe impl ByValue for RawArgs {}
 
 impl Linear<'_> {
     fn raw(&self) -> RawArgs {
@@ -172,7 +192,7 @@ impl Linear<'_> {
 /// The driver's.
 ///
 /// # Panics
-/// When shapes or alignments are not as [`Linear`] says: a fault of the caller.
+/// When shapes or alignments are not as [`Linear`] says, or nothing [fits](fits): a fault of the caller.
 ///
 /// # Safety
 /// Every address must hold what [`Linear`] says, and no `out` may overlap `x` or another `out`.
@@ -210,7 +230,8 @@ unsafe fn decode(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<(
     let raw = l.raw();
     let mut first = 0;
     while first < l.rows {
-        let plan = decode_plan(&shape, l.rows - first, info.multiprocessors as usize, info.shared_memory as usize);
+        let plan = decode_plan(&shape, l.rows - first, info.multiprocessors as usize, info.shared_memory as usize)
+            .expect("shapes that `fits` refuses are not launched");
         let count = plan.rows.min(l.rows - first);
         let mut part = Linear::rows_from(&raw, first, count);
         (part.slots, part.slot_bytes, part.round_rows) =
