@@ -23,7 +23,7 @@ pub(crate) struct LogitsArgs {
     /// Token ids, as 1,2,3 [default: the tensor 'tokens' of --compare]
     #[arg(long, value_name = "IDS", value_parser = token_list)]
     tokens: Option<TokenList>,
-    /// File to write: F32 tensor 'logits' [positions, vocabulary], I32 tensor 'tokens' [positions]
+    /// File to write: F32 tensor 'logits', positions by vocabulary, and I32 tensor 'tokens', one per position
     #[arg(long, value_name = "FILE.safetensors")]
     out: Option<PathBuf>,
     /// File with reference logits of the same tokens, as --out writes it

@@ -192,7 +192,7 @@ impl Linear<'_> {
 /// The driver's.
 ///
 /// # Panics
-/// When shapes or alignments are not as [`Linear`] says, or nothing [fits](fits): a fault of the caller.
+/// When shapes or alignments are not as [`Linear`] says, or nothing [`fits`]: a fault of the caller.
 ///
 /// # Safety
 /// Every address must hold what [`Linear`] says, and no `out` may overlap `x` or another `out`.
