@@ -56,7 +56,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let sources = sources::find(&places.sources)?;
     let before = Manifest::read(&places.prebuilt);
     if args.check {
-        return check(&sources, &before, &targets);
+        return check(&places.prebuilt, &sources, &before, &targets);
     }
     let nvcc = Nvcc::find(root)?;
     println!("nvcc {} ({})", nvcc.version, nvcc.path.display());
@@ -93,9 +93,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn check(sources: &[Source], manifest: &Manifest, targets: &[String]) -> Result<()> {
-    let stale: Vec<&str> =
-        sources.iter().filter(|s| !manifest.is_current(s, targets, None)).map(|s| s.name.as_str()).collect();
+fn check(prebuilt: &Path, sources: &[Source], manifest: &Manifest, targets: &[String]) -> Result<()> {
+    let is_there = |s: &Source| prebuilt.join(s.fatbin()).is_file() && manifest.is_current(s, targets, None);
+    let stale: Vec<&str> = sources.iter().filter(|s| !is_there(s)).map(|s| s.name.as_str()).collect();
     if !stale.is_empty() {
         bail!("not compiled as they are now: {}; run `cargo xtask kernels`", stale.join(", "));
     }
@@ -146,7 +146,10 @@ fn compile_all(nvcc: &Nvcc, places: &Places, stale: &[&Source], targets: &[Strin
 fn compile(nvcc: &Nvcc, places: &Places, source: &Source, targets: &[String]) -> Result<Kernel> {
     let started = std::time::Instant::now();
     let out = places.prebuilt.join(source.fatbin());
-    let text = nvcc.compile(&places.sources, &source.path, &out, targets)?;
+    let text = nvcc.compile(&places.sources, &source.path, &out, targets).inspect_err(|_| {
+        // What was compiled before is not what the sources say now.
+        let _ = std::fs::remove_file(&out);
+    })?;
     let entries = report::parse(&text);
     let fatbin_bytes = std::fs::metadata(&out).with_context(|| format!("reading {}", out.display()))?.len();
     println!(
@@ -207,6 +210,28 @@ mod tests {
         assert_eq!(targets(&["90a".into(), "ptx".into()]).unwrap(), ["sm_90a", "compute_80"]);
         assert_eq!(targets(&["sm_86".into()]).unwrap(), ["sm_86"]);
         assert!(targets(&["70".into()]).is_err());
+    }
+
+    #[test]
+    fn a_fatbin_that_is_missing_fails_the_check() {
+        let dir = std::env::temp_dir().join(format!("tombolo-xtask-check-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("k")).unwrap();
+        std::fs::write(dir.join("k/k.cu"), "void f();").unwrap();
+        let sources = sources::find(&dir).unwrap();
+        let kernel = Kernel {
+            name: "k".into(),
+            source: "k/k.cu".into(),
+            hash: sources[0].hash.clone(),
+            targets: vec!["sm_80".into()],
+            fatbin_bytes: 0,
+            entries: Vec::new(),
+        };
+        let manifest = Manifest { nvcc: String::new(), flags: FLAGS.join(" "), kernels: vec![kernel] };
+        let targets = ["sm_80".to_string()];
+        assert!(check(&dir, &sources, &manifest, &targets).is_err());
+        std::fs::write(dir.join("k.fatbin"), "").unwrap();
+        assert!(check(&dir, &sources, &manifest, &targets).is_ok());
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -146,15 +146,20 @@ fn basic(program: &Program) -> Result<Vec<Node>, Unfusable> {
 /// `[rms_norm q, rms_norm k,] rope q, rope k, kv_write, attention`, all over the same buffers.
 fn attention(ops: &[Op]) -> Option<(Attention, usize)> {
     let (norms, rest) = match ops {
-        [Op::RmsNorm { x: a, weight: wa, out: oa, eps }, Op::RmsNorm { x: b, weight: wb, out: ob, eps: eps_b }, rest @ ..]
-            if a == oa && b == ob && eps == eps_b =>
-        {
-            (Some((*a, *b, (*wa, *wb, *eps))), rest)
-        }
+        [
+            Op::RmsNorm { x: a, weight: wa, out: oa, eps },
+            Op::RmsNorm { x: b, weight: wb, out: ob, eps: eps_b },
+            rest @ ..,
+        ] if a == oa && b == ob && eps == eps_b => (Some((*a, *b, (*wa, *wb, *eps))), rest),
         _ => (None, ops),
     };
-    let [Op::Rope { x: q, rope, .. }, Op::Rope { x: rk, rope: rope_k, .. }, Op::KvWrite { k, v, group, layer }, last, ..] =
-        rest
+    let [
+        Op::Rope { x: q, rope, .. },
+        Op::Rope { x: rk, rope: rope_k, .. },
+        Op::KvWrite { k, v, group, layer },
+        last,
+        ..,
+    ] = rest
     else {
         return None;
     };

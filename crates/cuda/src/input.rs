@@ -77,7 +77,14 @@ impl InputLayout {
     ///
     /// # Panics
     /// When the step does not fit the layout.
-    pub fn write(&self, step: &Step, number: u32, replaced: Option<&[u32]>, tile_rows: usize, block: &mut [u32]) -> usize {
+    pub fn write(
+        &self,
+        step: &Step,
+        number: u32,
+        replaced: Option<&[u32]>,
+        tile_rows: usize,
+        block: &mut [u32],
+    ) -> usize {
         assert!(step.rows.len() <= self.rows && step.sequences.len() <= self.sequences);
         let logits = step.logits_rows();
         assert!(logits <= self.logits);

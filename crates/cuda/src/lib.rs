@@ -28,5 +28,5 @@ pub use load::{Options, load, load_eager};
 /// Why none can be used: no driver, none that is new enough, no device, or no kernels in this build.
 pub fn devices() -> Result<Vec<DeviceInfo>, NoGpu> {
     let devices = driver::Device::list()?;
-    if driver::Kernels::are_built() { Ok(devices) } else { Err(NoGpu::NoKernels) }
+    driver::Kernels::check_built().map(|()| devices)
 }

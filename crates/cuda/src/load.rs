@@ -2,10 +2,10 @@
 //! after this.
 
 use crate::collective::{self, Collective, Settings, Transport};
-use crate::driver::{Arena, Device, Kernels, NoGpu, Pinned, Stream};
+use crate::driver::{Arena, Device, Kernels, Pinned, Stream};
 use crate::error::{LoadError, device_name};
-use crate::fuse::{Level, fuse};
-use crate::kernels::{attention, sample};
+use crate::fuse::{Epilogue, Level, Node, fuse};
+use crate::kernels::{attention, linear, sample};
 use crate::plan::Plan;
 use crate::rank::{Nodes, Parts, Rank};
 use crate::run::wire;
@@ -96,9 +96,7 @@ fn load_as(
     // The model's own faults first: they do not depend on the machine.
     let programs: Vec<Program> =
         (0..tp).map(|rank| Program::build(&gguf, config, Shard { rank, size: tp })).collect::<Result<_, _>>()?;
-    if !Kernels::are_built() {
-        return Err(NoGpu::NoKernels.into());
-    }
+    Kernels::check_built()?;
     let devices: Vec<Arc<Device>> = options.devices.iter().map(|&d| Device::open(d)).collect::<Result<_, _>>()?;
     let threads = (std::thread::available_parallelism().map_or(1, usize::from) / tp).clamp(1, 8);
 
@@ -153,6 +151,7 @@ fn load_rank(
         many: fuse(&program, Level::Joined)?,
         eager: fuse(&program, Level::Plain)?,
     };
+    check_products(&program, &nodes, device)?;
     let kernels = Kernels::load(device)?;
     let plan = Plan::new(&program, capacity, arith, device.info.multiprocessors as usize);
     let arena = allocate(device, &plan)?;
@@ -207,6 +206,23 @@ fn check_shapes(program: &Program) -> Result<(), LoadError> {
     }
 }
 
+/// As [`check_shapes`], but what depends on the device: rows whose products need more shared memory than it has.
+fn check_products(program: &Program, nodes: &Nodes, device: &Device) -> Result<(), LoadError> {
+    let (sms, shared) = (device.info.multiprocessors as usize, device.info.shared_memory as usize);
+    for node in [&nodes.few, &nodes.many, &nodes.eager].into_iter().flatten() {
+        let Node::Linear(linear) = node else { continue };
+        let of = |id| (program.weight(id).ty, program.weight(id).rows);
+        let parts: Vec<_> = linear.parts.iter().map(|&(id, _)| of(id)).collect();
+        let width = program.buffer(linear.x).width;
+        if !linear::fits(&parts, width, matches!(linear.epilogue, Epilogue::SiluMul(_)), sms, shared) {
+            let (device, kib) = (device_name(device), shared >> 10);
+            let what = format!("products of {width} values need more than the {kib} KiB of shared memory of {device}");
+            return Err(LoadError::Unsupported { what });
+        }
+    }
+    Ok(())
+}
+
 /// The arena, or how much was wanted and how much there is.
 fn allocate(device: &Arc<Device>, plan: &Plan) -> Result<Arena, LoadError> {
     let (free, _) = device.memory()?;
@@ -237,8 +253,7 @@ fn slot_lines(program: &Program, arith: Arith) -> usize {
 fn connect(loaded: &[Loaded], options: &Options) -> Result<(Vec<Collective>, Option<String>), LoadError> {
     let devices: Vec<Arc<Device>> = loaded.iter().map(|l| l.device.clone()).collect();
     let kernels: Vec<&Kernels> = loaded.iter().map(|l| &l.kernels).collect();
-    let settings =
-        Settings { slot_lines: slot_lines(&loaded[0].program, options.arith), deadline: options.deadline };
+    let settings = Settings { slot_lines: slot_lines(&loaded[0].program, options.arith), deadline: options.deadline };
     // A lone rank talks to nobody: no transport can be refused to it.
     let transport = if loaded.len() == 1 { Transport::Auto } else { options.transport };
     let connected = collective::connect(&devices, &kernels, transport, &settings)?;
@@ -256,11 +271,11 @@ impl Loaded {
         remark: Option<String>,
     ) -> Parts {
         Parts {
-            collective,
             stream: self.stream,
             inputs: self.inputs,
             outputs: self.outputs,
             arena: self.arena,
+            collective,
             kernels: self.kernels,
             device: self.device,
             program: self.program,

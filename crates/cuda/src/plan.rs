@@ -80,8 +80,7 @@ impl Plan {
             Rows::Batch => capacity.rows,
             Rows::Logits => capacity.sequences,
         };
-        let buffers =
-            program.buffers.iter().map(|b| arena.add("activations", 4 * b.width * rows(b.rows))).collect();
+        let buffers = program.buffers.iter().map(|b| arena.add("activations", 4 * b.width * rows(b.rows))).collect();
         let ropes = program.ropes.iter().map(|r| arena.add("activations", 4 * r.frequencies.len())).collect();
         let input_bytes = longest_input(program, capacity);
         let summary_bytes = program.shard.size * sample::SUMMARY_BYTES;
@@ -110,11 +109,7 @@ pub fn bucket_for(rows: usize) -> Option<usize> {
 fn padded(capacity: &Capacity) -> Capacity {
     let most = BUCKETS[BUCKETS.len() - 1];
     let bucket = bucket_for(capacity.sequences.min(most)).unwrap_or(most);
-    Capacity {
-        rows: capacity.rows.max(bucket),
-        sequences: capacity.sequences.max(bucket),
-        ..*capacity
-    }
+    Capacity { rows: capacity.rows.max(bucket), sequences: capacity.sequences.max(bucket), ..*capacity }
 }
 
 fn mebibytes(bytes: usize) -> String {
@@ -155,7 +150,11 @@ fn plan_scratch(program: &Program, capacity: &Capacity, arith: Arith, sms: usize
             tickets = tickets.max(shape.tickets_bytes(rows));
         }
     }
-    let widest = program.buffers.iter().map(|b| b.width).max().unwrap_or(0);
+    let multiplied = program.ops.iter().filter_map(|op| match op {
+        Op::Linear { x, .. } => Some(program.buffer(*x).width),
+        _ => None,
+    });
+    let widest = multiplied.max().unwrap_or(0);
     let logits = program.buffers.iter().filter(|b| b.rows == Rows::Logits).map(|b| b.width).max().unwrap_or(0);
     Scratch {
         linear: arena.add("scratch", linear::scratch_bytes(capacity.rows, widest)),

@@ -9,7 +9,7 @@ use crate::error::{LoadError, device_name, step_error};
 use crate::fuse::Node;
 use crate::input::is_decode;
 use crate::plan::{BUCKETS, Plan, attention_shape, bucket_for};
-use crate::run::{FEW_ROWS, Runner, Shape};
+use crate::run::{FEW_ROWS, LIST_KINDS, List, Runner, Shape};
 use crate::sampled::{Draw, Sampled};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,32 +33,42 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     /// For a decode step of a bucket, or for any other step.
-    fn of(&self, bucket: Option<usize>) -> &[Node] {
-        match bucket {
-            Some(rows) if rows <= FEW_ROWS => &self.few,
-            Some(_) => &self.many,
-            None => &self.eager,
-        }
+    fn of(&self, bucket: Option<usize>) -> List<'_> {
+        let list = match bucket {
+            Some(rows) if rows <= FEW_ROWS => 0,
+            Some(_) => 1,
+            None => 2,
+        };
+        List { nodes: self.lists()[list], first_kind: list as u32 * LIST_KINDS }
     }
 
-    /// What a kernel that complained was part of. All lists have the same kinds of operations that wait.
+    /// In the order of their kinds.
+    fn lists(&self) -> [&[Node]; 3] {
+        [&self.few, &self.many, &self.eager]
+    }
+
+    /// What a kernel that complained was part of.
     fn name(&self, kind: u32) -> String {
-        let lists = [&self.few, &self.many, &self.eager];
-        let waits = |n: &&Node| matches!(n, Node::AllReduceAddNorm(_) | Node::Sample { .. });
-        let node = lists.iter().find_map(|nodes| nodes.get(kind as usize).filter(waits));
-        match node {
+        let (list, index) = ((kind / LIST_KINDS) as usize, (kind % LIST_KINDS) as usize);
+        let nodes = self.lists().get(list).and_then(|nodes| nodes.get(..=index)).unwrap_or_default();
+        match nodes.last() {
             Some(Node::Sample { .. }) => "the gathering of candidates".into(),
-            _ => format!("the all-reduce of operation {kind}"),
+            Some(Node::AllReduceAddNorm(_)) => {
+                let number = nodes.iter().filter(|node| matches!(node, Node::AllReduceAddNorm(_))).count();
+                format!("all-reduce {number} of a step")
+            }
+            _ => format!("operation {kind}"),
         }
     }
 }
 
-/// A loaded rank. Fields are in the order in which they must be dropped: what uses memory before the memory.
+/// A loaded rank. Dropped, it waits for what it has queued; its fields are in the order in which they must go then: what
+/// uses memory before the memory.
 pub(crate) struct Rank {
     graphs: Vec<(usize, Graph)>,
     done: [Event; IN_FLIGHT],
     in_flight: VecDeque<InFlight>,
-    finished: VecDeque<Result<StepOutput, BackendError>>,
+    finished: VecDeque<StepOutput>,
     /// Tokens that the last step drew, where the host knows them.
     known: Option<Vec<u32>>,
     drawn: usize,
@@ -68,11 +78,11 @@ pub(crate) struct Rank {
 
 /// What a rank was loaded with.
 pub(crate) struct Parts {
-    pub(crate) collective: Collective,
     pub(crate) stream: Stream,
     pub(crate) inputs: [Pinned; IN_FLIGHT],
     pub(crate) outputs: [Pinned; IN_FLIGHT],
     pub(crate) arena: Arena,
+    pub(crate) collective: Collective,
     pub(crate) kernels: Kernels,
     pub(crate) device: Arc<Device>,
     pub(crate) program: Program,
@@ -104,7 +114,7 @@ impl Rank {
     /// Records the graphs of a rank whose weights are in place.
     pub(crate) fn new(parts: Parts, graphs: bool) -> Result<Self, LoadError> {
         parts.device.make_current()?;
-        let done = [Event::new(&parts.device, false)?, Event::new(&parts.device, false)?];
+        let done = [Event::new(&parts.device)?, Event::new(&parts.device)?];
         let mut rank = Self {
             graphs: Vec::new(),
             done,
@@ -187,8 +197,8 @@ impl Rank {
 
     fn wait(&self, turn: usize) -> Result<(), BackendError> {
         let parts = &self.parts;
-        let wrong = |error| step_error(&parts.device, error);
-        let done = self.done[turn].wait(2 * parts.deadline + WORK_DEADLINE).map_err(wrong)?;
+        let done = self.done[turn].wait(2 * parts.deadline + WORK_DEADLINE);
+        // First of all: what the driver complains of may only follow from it.
         if let Some(fault) = parts.collective.fault() {
             return Err(BackendError::RankSilent {
                 rank: fault.rank,
@@ -197,7 +207,11 @@ impl Rank {
                 what: parts.nodes.name(fault.kind),
             });
         }
-        if done { Ok(()) } else { Err(self.fault("a step did not end in time")) }
+        match done {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.fault("a step did not end in time")),
+            Err(error) => Err(step_error(&parts.device, error)),
+        }
     }
 
     fn fault(&self, message: &str) -> BackendError {
@@ -253,18 +267,18 @@ impl Backend for Rank {
         )
     }
 
+    fn is_asynchronous(&self) -> bool {
+        true
+    }
+
     fn submit(&mut self, step: Arc<Step>) -> Result<(), BackendError> {
         let parts = &self.parts;
         parts.device.make_current().map_err(|e| step_error(&parts.device, e))?;
         step.check(&parts.capacity, parts.program.groups.len(), parts.program.vocabulary, self.drawn)?;
         let all = self.in_flight.back().is_some_and(InFlight::needs_host);
         while !self.in_flight.is_empty() && (all || self.in_flight.len() >= IN_FLIGHT) {
-            let output = self.finish();
-            let failed = output.is_err();
+            let output = self.finish()?;
             self.finished.push_back(output);
-            if failed {
-                return Err(self.fault("an earlier step failed"));
-            }
         }
         self.start(&step)?;
         self.drawn = step.logits_rows();
@@ -276,10 +290,24 @@ impl Backend for Rank {
 
     fn collect(&mut self) -> Result<StepOutput, BackendError> {
         if let Some(output) = self.finished.pop_front() {
-            return output;
+            return Ok(output);
         }
         self.parts.device.make_current().map_err(|e| step_error(&self.parts.device, e))?;
         self.finish()
+    }
+}
+
+impl Drop for Rank {
+    /// Nothing may run any more when the memory goes.
+    fn drop(&mut self) {
+        let parts = &self.parts;
+        let _ = parts.device.make_current();
+        let is_idle = self.in_flight.is_empty() && self.done.iter().all(|done| done.is_done().unwrap_or(true));
+        if !is_idle {
+            // Kernels may be waiting for a rank that is gone already.
+            parts.collective.abort();
+        }
+        let _ = parts.stream.synchronize();
     }
 }
 

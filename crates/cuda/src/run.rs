@@ -12,6 +12,16 @@ use tombolo_model::{Arith, BufferId, Capacity, Program, Rows, Step, WeightId};
 /// Recorded decode steps of up to so many rows take norms along into the products.
 pub(crate) const FEW_ROWS: usize = 8;
 
+/// Most nodes of a list, as far as errors can tell them apart.
+pub(crate) const LIST_KINDS: u32 = 1 << 16;
+
+/// What to launch, and the kind of its first node: what an error of node `i` names is `first_kind + i`.
+#[derive(Clone, Copy)]
+pub(crate) struct List<'a> {
+    pub(crate) nodes: &'a [Node],
+    pub(crate) first_kind: u32,
+}
+
 /// How many rows a step has, and where its input lies.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
@@ -61,12 +71,12 @@ pub(crate) fn wire(arith: Arith) -> Wire {
 
 impl Runner<'_> {
     /// Launches a whole step: takes its input, runs the nodes, gives its output.
-    pub(crate) fn enqueue(&self, nodes: &[Node], shape: &Shape) -> Result<(), CudaError> {
+    pub(crate) fn enqueue(&self, list: List<'_>, shape: &Shape) -> Result<(), CudaError> {
         let input = self.at(self.plan.input);
         let count = self.at(self.plan.count);
         // SAFETY: the input slot and both pinned blocks are as long as the longest layout.
         unsafe { step::take_input(self.stream, self.kernels, self.inputs, count, input, shape.layout.bytes) }?;
-        for (node, kind) in nodes.iter().zip(0..) {
+        for (node, kind) in list.nodes.iter().zip(list.first_kind..) {
             self.launch(node, kind, shape)?;
         }
         let output = step::Output {
@@ -83,7 +93,7 @@ impl Runner<'_> {
         unsafe { step::give_output(self.stream, self.kernels, &output, shape.layout.logits) }
     }
 
-    /// `kind` is the node's index: what an error names.
+    /// `kind` is what an error names.
     fn launch(&self, node: &Node, kind: u32, shape: &Shape) -> Result<(), CudaError> {
         let (stream, kernels, input) = (self.stream, self.kernels, self.at(self.plan.input));
         match *node {
@@ -234,9 +244,7 @@ impl Runner<'_> {
                 first: self.program.vocabulary_start,
                 inverse_temperatures: input.offset(shape.layout.inverse_temperatures + 4 * first),
                 scratch: self.at(self.plan.scratch.sample),
-                summaries: self
-                    .at(self.plan.summaries)
-                    .offset(first * self.program.shard.size * sample::SUMMARY_BYTES),
+                summaries: self.at(self.plan.summaries).offset(first * self.program.shard.size * sample::SUMMARY_BYTES),
                 tokens: self.at(self.plan.tokens).offset(4 * first),
             };
             let rows = most.min(shape.layout.logits - first);

@@ -38,7 +38,10 @@ pub(crate) fn upload(
     let job = Job { device, gguf, program, plan, start, pieces: &pieces, next: &next };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(|| job.work())).collect();
-        let results: Vec<_> = workers.into_iter().map(|w| w.join().map_err(|_| LoadError::RankDied { rank: program.shard.rank })).collect();
+        let results: Vec<_> = workers
+            .into_iter()
+            .map(|w| w.join().map_err(|_| LoadError::RankDied { rank: program.shard.rank }))
+            .collect();
         results.into_iter().try_for_each(|r| r?)
     })
 }
@@ -139,7 +142,7 @@ struct Buffer {
 
 impl Buffer {
     fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
-        Ok(Self { memory: Pinned::new(device, BUFFER_BYTES)?, copied: Event::new(device, false)? })
+        Ok(Self { memory: Pinned::new(device, BUFFER_BYTES)?, copied: Event::new(device)? })
     }
 
     fn wait(&self) -> Result<(), CudaError> {

@@ -68,8 +68,17 @@ fn several_ranks_meet_twice_a_layer() {
 #[test]
 fn mixed_steps_run_one_kernel_an_operation() {
     let layer = [
-        "linear1", "linear1", "linear1", "attention", "linear1", "add_norm", "linear1", "linear1", "silu_mul",
-        "linear1", "add_norm",
+        "linear1",
+        "linear1",
+        "linear1",
+        "attention",
+        "linear1",
+        "add_norm",
+        "linear1",
+        "linear1",
+        "silu_mul",
+        "linear1",
+        "add_norm",
     ];
     check(&program(LLAMA, 1), Level::Plain, &["embed", "norm"], &layer, &["gather", "linear1", "sample"]);
 }

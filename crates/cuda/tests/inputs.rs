@@ -96,7 +96,13 @@ fn a_machine_without_a_gpu_is_a_value_with_a_reason() {
     let config = Config::from_gguf(&gguf).unwrap();
     let capacity = Capacity::new(16, 1, 64);
     match load(gguf.clone(), &config, 1, capacity, &Options::default()) {
-        Err(LoadError::NoGpu(NoGpu::NoKernels | NoGpu::NoLibrary | NoGpu::NoDevice | NoGpu::NotStarted { .. })) => {}
+        Err(LoadError::NoGpu(
+            NoGpu::NoKernels
+            | NoGpu::StaleKernels { .. }
+            | NoGpu::NoLibrary
+            | NoGpu::NoDevice
+            | NoGpu::NotStarted { .. },
+        )) => {}
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("a model was loaded without a GPU"),
     }

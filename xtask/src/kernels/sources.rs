@@ -1,7 +1,10 @@
 //! The kernel files, and a hash of each that covers the headers that it includes.
 
+// The build script of the crate that embeds the kernels compares with the same rule.
+#[path = "../../../crates/cuda/source_hash.rs"]
+mod source_hash;
+
 use anyhow::{Context, Result, bail};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +35,8 @@ pub(super) fn find(dir: &Path) -> Result<Vec<Source>> {
     for path in paths {
         let name = path.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let relative = path.strip_prefix(dir).unwrap_or(&path).to_path_buf();
-        let source = Source { name: name.clone(), hash: hash(dir, &path)?, relative, path };
+        let hash = source_hash::hash(dir, &path).map_err(anyhow::Error::msg)?;
+        let source = Source { name: name.clone(), hash, relative, path };
         if let Some(other) = by_name.insert(name, source) {
             bail!("two kernel files are called {}.cu: their fatbins would overwrite each other", other.name);
         }
@@ -50,46 +54,6 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Hashes a file with everything it includes by `#include "…"`, sought beside the file and under `root`.
-fn hash(root: &Path, path: &Path) -> Result<String> {
-    let mut seen = BTreeMap::new();
-    let mut todo = vec![path.to_path_buf()];
-    while let Some(path) = todo.pop() {
-        let key = path.canonicalize().with_context(|| format!("finding {}", path.display()))?;
-        if seen.contains_key(&key) {
-            continue;
-        }
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let beside = path.parent().unwrap_or(root);
-        for name in text.lines().filter_map(included) {
-            match [beside.join(name), root.join(name)].into_iter().find(|p| p.is_file()) {
-                Some(header) => todo.push(header),
-                None => {
-                    bail!("{} includes \"{name}\", which is not beside it nor under {}", path.display(), root.display())
-                }
-            }
-        }
-        seen.insert(key, text);
-    }
-    // Names, not paths: the hash must not depend on where the repository lies.
-    let mut hasher = Sha256::new();
-    let mut files: Vec<(&std::ffi::OsStr, &String)> =
-        seen.iter().map(|(path, text)| (path.file_name().unwrap_or_default(), text)).collect();
-    files.sort();
-    for (name, text) in files {
-        hasher.update(name.as_encoded_bytes());
-        hasher.update((text.len() as u64).to_le_bytes());
-        hasher.update(text.as_bytes());
-    }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// `x.cuh` out of `#include "x.cuh"`.
-fn included(line: &str) -> Option<&str> {
-    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?.trim_start();
-    rest.strip_prefix('"')?.split('"').next()
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ fn rounds(ranks: &[Collective], devices: &[Arc<Device>], kernels: &[&Kernels]) -
     let bytes = 4 * width;
     let mut places = Vec::new();
     for device in devices {
-        places.push((Stream::new(device)?, Arena::new(device, 2 * bytes)?, Event::new(device, false)?));
+        places.push((Stream::new(device)?, Arena::new(device, 2 * bytes)?, Event::new(device)?));
     }
     for round in 0..ROUNDS {
         let wire = if round % 2 == 0 { Wire::Bf16 } else { Wire::F32 };

@@ -9,7 +9,9 @@
 pub mod bench;
 mod check;
 
-use crate::driver::{Arena, ArenaPlan, CudaError, Device, DevicePtr, Kernels, PeerAccess, Pinned, Stream, enable_peer};
+use crate::driver::{
+    Arena, ArenaPlan, ByValue, CudaError, Device, DevicePtr, Kernels, PeerAccess, Pinned, Stream, enable_peer,
+};
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -100,6 +102,9 @@ pub struct Link {
     late: u32,
     reserved: u32,
 }
+
+// SAFETY: `repr(C)`; 19 addresses and six 32-bit values leave no gap.
+unsafe impl ByValue for Link {}
 
 impl Link {
     /// For all-reduces that let the next kernel of the stream start only once they have sent, not at their own start.

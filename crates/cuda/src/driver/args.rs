@@ -2,6 +2,12 @@
 
 use super::DevicePtr;
 
+/// A struct that kernels take by value.
+///
+/// # Safety
+/// It must be `repr(C)` with no byte of padding, and aligned to at most 8 bytes: every byte of it is read.
+pub unsafe trait ByValue: Copy {}
+
 /// The arguments of one launch, in the kernel's order.
 #[derive(Clone, Debug, Default)]
 pub struct Args {
@@ -39,15 +45,14 @@ impl Args {
         self.word(u64::from(value.to_bits()))
     }
 
-    /// A struct passed by value: `T` must be `repr(C)`, without padding, at most 8-byte aligned, and laid out as the
-    /// kernel's.
+    /// A struct passed by value, laid out as the kernel's.
     #[must_use]
-    pub fn value<T: Copy>(mut self, value: &T) -> Self {
-        assert!(align_of::<T>() <= 8);
+    pub fn value<T: ByValue>(mut self, value: &T) -> Self {
+        const { assert!(align_of::<T>() <= 8) };
         self.starts.push(self.words.len());
         let start = self.words.len();
         self.words.resize(start + size_of::<T>().div_ceil(8), 0);
-        // SAFETY: the room was made above; `T` is plain data.
+        // SAFETY: the room was made above, aligned to 8 bytes; `T` is plain data that leaves none of its bytes undefined.
         unsafe { std::ptr::write(self.words[start..].as_mut_ptr().cast::<T>(), *value) };
         self
     }
@@ -73,6 +78,8 @@ mod tests {
         #[derive(Clone, Copy)]
         #[repr(C)]
         struct Pair(u32, u32, u32);
+        // SAFETY: `repr(C)`; three 32-bit values leave no gap.
+        unsafe impl ByValue for Pair {}
         let args = Args::new().u32(7).value(&Pair(1, 2, 3)).f32(1.5).ptr(DevicePtr(99));
         let pointers = args.pointers();
         assert_eq!(pointers.len(), 4);

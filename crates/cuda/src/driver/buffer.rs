@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 /// An address that kernels can use: device memory, a peer's, or pinned host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[repr(transparent)]
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {

@@ -95,16 +95,6 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
-    /// Waits for everything on the device. Never while a collective's kernels may be waiting for another rank.
-    ///
-    /// # Errors
-    /// The driver's, or that of any work before.
-    pub fn synchronize(&self) -> Result<(), CudaError> {
-        self.make_current()?;
-        // SAFETY: the context is current.
-        unsafe { cu!(self.ordinal(), cuCtxSynchronize()) }
-    }
-
     pub(super) fn handle(&self) -> sys::CUdevice {
         self.handle
     }

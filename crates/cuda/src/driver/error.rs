@@ -42,6 +42,10 @@ pub enum NoGpu {
     NoSuchDevice { ordinal: usize, count: usize },
     #[error("no GPU: this build carries no GPU kernels; `cargo xtask kernels` makes them, then build again")]
     NoKernels,
+    #[error(
+        "no GPU: the GPU kernels of this build are older than their sources ({files}): run `cargo xtask kernels`, then build again"
+    )]
+    StaleKernels { files: &'static str },
     #[error("no GPU: {0}")]
     Failed(#[from] CudaError),
 }

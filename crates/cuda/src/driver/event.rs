@@ -1,4 +1,4 @@
-//! An event: a point in a stream that others can wait for, and a time stamp.
+//! An event: a point in a stream that the host can wait for.
 
 use super::error::{CudaError, check, cu};
 use super::{Device, Stream};
@@ -19,14 +19,14 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event; `timed` ones can be subtracted with [`Event::micros_since`].
+    /// An event that no stream has been told of: it counts as passed.
     ///
     /// # Errors
     /// The driver's.
-    pub fn new(device: &Arc<Device>, timed: bool) -> Result<Self, CudaError> {
+    pub fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
         device.make_current()?;
         let mut raw = std::ptr::null_mut();
-        let flags = if timed { 0 } else { sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 };
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: the context is current; `raw` is a valid place to write.
         unsafe { cu!(device.ordinal(), cuEventCreate(&mut raw, flags)) }?;
         Ok(Self { device: device.clone(), raw })
@@ -74,21 +74,6 @@ impl Event {
                 std::thread::sleep(Duration::from_micros(200));
             }
         }
-    }
-
-    /// Time from `start` to this event; both timed, both passed.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn micros_since(&self, start: &Event) -> Result<f64, CudaError> {
-        let mut milliseconds = 0.0f32;
-        // SAFETY: both handles are valid; the result is a valid place to write.
-        unsafe { cu!(self.device.ordinal(), cuEventElapsedTime_v2(&mut milliseconds, start.raw, self.raw)) }?;
-        Ok(f64::from(milliseconds) * 1e3)
-    }
-
-    pub(super) fn raw(&self) -> sys::CUevent {
-        self.raw
     }
 }
 

@@ -33,8 +33,13 @@ impl Graph {
         let mut graph = std::ptr::null_mut();
         // SAFETY: ends the capture begun above, whatever `body` did; `graph` is a valid place to write.
         let ended = unsafe { cu!(ordinal, cuStreamEndCapture(stream.raw(), &mut graph)) };
-        result?;
-        ended?;
+        if let Err(error) = result.and(ended.map_err(E::from)) {
+            if !graph.is_null() {
+                // SAFETY: the capture made it, and nothing else knows it.
+                let _ = unsafe { sys::cuGraphDestroy(graph) };
+            }
+            return Err(error);
+        }
         let instantiated = Self::instantiate(&device, graph);
         // SAFETY: the graph was made by the capture; its executable form does not need it.
         let _ = unsafe { sys::cuGraphDestroy(graph) };
@@ -65,7 +70,7 @@ impl Graph {
     /// # Errors
     /// The driver's.
     pub fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
-        // SAFETY: both handles are valid; what the graph points at lives as long as the rank that recorded it.
+        // SAFETY: both handles are valid; whoever recorded what it points at waits for it before that goes.
         unsafe { cu!(self.device.ordinal(), cuGraphLaunch(self.exec, stream.raw())) }
     }
 }

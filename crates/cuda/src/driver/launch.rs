@@ -67,9 +67,7 @@ pub(super) unsafe fn launch(s: &Stream, kernel: &Kernel, launch: &Launch, args: 
         numAttrs: count as u32,
     };
     // SAFETY: `config`, `attributes` and the arguments outlive the call; their meaning is the caller's.
-    let result = unsafe {
-        sys::cuLaunchKernelEx(&config, kernel.raw(), pointers.as_mut_ptr(), std::ptr::null_mut())
-    };
+    let result = unsafe { sys::cuLaunchKernelEx(&config, kernel.raw(), pointers.as_mut_ptr(), std::ptr::null_mut()) };
     check("cuLaunchKernelEx", s.device().ordinal(), result).map_err(|mut error| {
         error.meaning = format!("kernel {} with {launch:?}: {}", kernel.name, error.meaning);
         error

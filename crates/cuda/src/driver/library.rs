@@ -12,7 +12,6 @@ pub const NEEDED_DRIVER: u32 = 13_000;
 const SYMBOLS: &[&str] = &[
     "cuCtxEnablePeerAccess",
     "cuCtxSetCurrent",
-    "cuCtxSynchronize",
     "cuDeviceCanAccessPeer",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -25,7 +24,6 @@ const SYMBOLS: &[&str] = &[
     "cuDriverGetVersion",
     "cuEventCreate",
     "cuEventDestroy_v2",
-    "cuEventElapsedTime_v2",
     "cuEventQuery",
     "cuEventRecord",
     "cuFuncGetAttribute",
@@ -58,7 +56,6 @@ const SYMBOLS: &[&str] = &[
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamSynchronize",
-    "cuStreamWaitEvent",
 ];
 
 /// The driver, found and started.

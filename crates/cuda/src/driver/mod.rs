@@ -17,7 +17,7 @@ mod peer;
 mod pinned;
 mod stream;
 
-pub use args::Args;
+pub use args::{Args, ByValue};
 pub use buffer::{Arena, ArenaPlan, DevicePtr, Slot};
 pub use device::{Device, DeviceInfo};
 pub use error::{CudaError, NoGpu};

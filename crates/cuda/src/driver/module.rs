@@ -23,12 +23,6 @@ mod embedded {
 pub struct Kernel {
     /// Its name in the source.
     pub name: String,
-    /// Registers a thread.
-    pub registers: u32,
-    /// Static shared memory, bytes.
-    pub static_smem: u32,
-    /// Local memory a thread, bytes: spills and arrays that did not fit registers.
-    pub local: u32,
     raw: sys::CUfunction,
 }
 
@@ -62,14 +56,24 @@ impl Kernels {
         !embedded::MODULES.is_empty()
     }
 
+    /// That this build carries kernels.
+    ///
+    /// # Errors
+    /// Why it carries none.
+    pub fn check_built() -> Result<(), NoGpu> {
+        match (Self::are_built(), embedded::STALE) {
+            (true, _) => Ok(()),
+            (false, "") => Err(NoGpu::NoKernels),
+            (false, files) => Err(NoGpu::StaleKernels { files }),
+        }
+    }
+
     /// Loads all kernels and raises each one's limit of dynamic shared memory to what the device allows.
     ///
     /// # Errors
     /// This build carries none, or the driver refuses them.
     pub fn load(device: &Arc<Device>) -> Result<Self, NoGpu> {
-        if !Self::are_built() {
-            return Err(NoGpu::NoKernels);
-        }
+        Self::check_built()?;
         device.make_current()?;
         let mut loaded = Self { device: device.clone(), modules: Vec::new(), kernels: HashMap::new() };
         for (name, image) in embedded::MODULES {
@@ -109,45 +113,28 @@ impl Kernels {
         unsafe { cu!(ordinal, cuFuncGetName(&mut name, raw)) }?;
         // SAFETY: the driver gave a string that lives as long as the module.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        let get = |which: Attribute| -> Result<u32, CudaError> {
-            let mut value = 0;
-            // SAFETY: `value` is a valid place to write.
-            unsafe { cu!(ordinal, cuFuncGetAttribute(&mut value, which, raw)) }?;
-            Ok(value.max(0) as u32)
-        };
-        let static_smem = get(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-        let most = self.device.info.shared_memory.saturating_sub(static_smem);
+        let mut own = 0;
+        // SAFETY: as above; `own` is a valid place to write.
+        unsafe { cu!(ordinal, cuFuncGetAttribute(&mut own, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, raw)) }?;
+        let most = self.device.info.shared_memory.saturating_sub(own.max(0) as u32);
         let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the value is within the device's own limit.
         unsafe { cu!(ordinal, cuFuncSetAttribute(raw, which, most as i32)) }?;
-        Ok(Kernel {
-            name,
-            registers: get(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
-            static_smem,
-            local: get(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
-            raw,
-        })
+        Ok(Kernel { name, raw })
     }
 
     /// The kernel of that name.
     ///
     /// # Panics
-    /// When there is none: kernels and the code that launches them are built together, so this is a fault of the
-    /// build, which the test over [`Kernels::names`] finds.
+    /// When there is none: only kernels of the sources that lie beside this code are embedded, so this is a fault of the
+    /// code.
     pub fn get(&self, name: &str) -> &Kernel {
-        self.kernels.get(name).unwrap_or_else(|| panic!("this build has no kernel '{name}': run `cargo xtask kernels`"))
+        self.kernels.get(name).unwrap_or_else(|| panic!("there is no kernel '{name}'"))
     }
 
     /// The kernel of that name, if there is one.
     pub fn find(&self, name: &str) -> Option<&Kernel> {
         self.kernels.get(name)
-    }
-
-    /// Names of all kernels, sorted.
-    pub fn names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.kernels.keys().map(String::as_str).collect();
-        names.sort_unstable();
-        names
     }
 }
 

@@ -1,7 +1,7 @@
 //! A stream: the order in which a device does what it is told.
 
 use super::error::{CudaError, cu};
-use super::{Args, Device, DevicePtr, Event, Kernel, Launch};
+use super::{Args, Device, DevicePtr, Kernel, Launch};
 use cudarc::driver::sys;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -118,15 +118,6 @@ impl Stream {
         unsafe { self.copy(to, from, size_of::<T>() * len) }?;
         self.synchronize()?;
         Ok(data)
-    }
-
-    /// Makes everything queued after this wait for `event`.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
-        // SAFETY: both handles are valid as long as their owners are.
-        unsafe { cu!(self.device.ordinal(), cuStreamWaitEvent(self.raw, event.raw(), 0)) }
     }
 
     /// Waits for everything queued.

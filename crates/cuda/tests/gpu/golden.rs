@@ -16,14 +16,14 @@ fn all_logits(golden: &Golden, ranks: &mut Ranks) -> (Vec<f32>, Vec<f32>) {
 
 fn check_f32(tp: usize, transport: Transport) {
     let mut worst = Vec::new();
-    for golden in goldens() {
+    for golden in goldens().into_iter().filter(|golden| golden.can_split(tp)) {
         let mut ranks = golden.load(tp, options(tp, Arith::F32, transport)).unwrap();
         let (prompt, decoded) = all_logits(&golden, &mut ranks);
         let (a, b) = (distance(&prompt, &golden.logits), distance(&decoded, &golden.decode_logits));
         println!("{} tp {tp} {}: prompt {a:.2e}, decode {b:.2e}", golden.name, transport.name());
         worst.push((golden.name, a.max(b)));
     }
-    assert!(worst.iter().all(|w| w.1 <= 1e-4), "{worst:?}");
+    assert!(!worst.is_empty() && worst.iter().all(|w| w.1 <= 1e-4), "{worst:?}");
 }
 
 #[test]
@@ -45,8 +45,10 @@ fn f32_arithmetic_matches_the_reference_on_two_ranks_through_host_memory() {
 }
 
 #[test]
-#[ignore = "needs a GPU"]
+#[ignore = "needs two GPUs: four ranks on one can keep each other's kernels from running"]
 fn f32_arithmetic_matches_the_reference_on_four_ranks() {
+    let there = tombolo_cuda::devices().expect("these tests need a GPU").len();
+    assert!(there >= 2, "this test needs two GPUs, {there} is there: four ranks on one can starve each other");
     check_f32(4, Transport::Host);
 }
 

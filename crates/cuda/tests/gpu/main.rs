@@ -5,6 +5,7 @@ mod all_reduce;
 mod attention;
 mod golden;
 mod lab;
+mod linear;
 mod ops;
 mod rank;
 mod sample;

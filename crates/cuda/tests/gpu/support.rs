@@ -6,11 +6,10 @@ use std::time::Duration;
 use tombolo_cuda::{LoadError, Options, Transport, devices, load, load_eager};
 use tombolo_gguf::Gguf;
 use tombolo_model::{
-    Arith, BLOCK_TOKENS, Backend, Capacity, Config, Row, Sampling, Sequence, Step, StepOutput, Token,
+    Arith, BLOCK_TOKENS, Backend, Capacity, Config, Program, Row, Sampling, Sequence, Step, StepOutput, Token,
 };
 
-type Load =
-    fn(Arc<Gguf>, &Config, usize, Capacity, &Options) -> Result<Vec<Box<dyn Backend>>, LoadError>;
+type Load = fn(Arc<Gguf>, &Config, usize, Capacity, &Options) -> Result<Vec<Box<dyn Backend>>, LoadError>;
 
 /// A tiny model with what the reference makes of it.
 pub(crate) struct Golden {
@@ -34,7 +33,13 @@ macro_rules! golden {
 }
 
 pub(crate) fn goldens() -> Vec<Golden> {
-    vec![golden!("tiny-llama"), golden!("tiny-llama-q8_0"), golden!("tiny-llama-q4_0"), golden!("tiny-qwen3")]
+    vec![
+        golden!("tiny-llama"),
+        golden!("tiny-llama-q8_0"),
+        golden!("tiny-llama-q4_0"),
+        golden!("tiny-llama-q4_k"),
+        golden!("tiny-qwen3"),
+    ]
 }
 
 impl Golden {
@@ -42,9 +47,7 @@ impl Golden {
         let gguf = Arc::new(Gguf::from_bytes(file.to_vec()).unwrap());
         let config = Config::from_gguf(&gguf).unwrap();
         let tensors = SafeTensors::deserialize(reference).unwrap();
-        let words = |name: &str| -> Vec<[u8; 4]> {
-            tensors.tensor(name).unwrap().data().as_chunks::<4>().0.to_vec()
-        };
+        let words = |name: &str| -> Vec<[u8; 4]> { tensors.tensor(name).unwrap().data().as_chunks::<4>().0.to_vec() };
         let floats = |name| words(name).into_iter().map(f32::from_le_bytes).collect();
         let ids = |name| words(name).into_iter().map(u32::from_le_bytes).collect();
         Self {
@@ -56,6 +59,11 @@ impl Golden {
             decode_tokens: ids("decode_tokens"),
             decode_logits: floats("decode_logits"),
         }
+    }
+
+    /// Whether the model can be split over so many ranks: blocks of 256 weights allow fewer than the others.
+    pub(crate) fn can_split(&self, tp: usize) -> bool {
+        Program::legal_sizes(&self.gguf, &self.config).contains(&tp)
     }
 
     pub(crate) fn load(&self, tp: usize, options: Options) -> Result<Ranks, LoadError> {

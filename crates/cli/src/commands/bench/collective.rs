@@ -197,8 +197,12 @@ fn nccl_child(
     if let Some(library) = &args.nccl_library {
         command.arg("--nccl-library").arg(library);
     }
-    // Multicast is never touched.
-    command.env("NCCL_NVLS_ENABLE", "0").env_remove("NCCL_PROTO").env_remove("NCCL_P2P_DISABLE");
+    // Multicast is never touched; what a debugging NCCL has to say is not read here.
+    command
+        .env("NCCL_NVLS_ENABLE", "0")
+        .env_remove("NCCL_PROTO")
+        .env_remove("NCCL_P2P_DISABLE")
+        .env_remove("NCCL_DEBUG");
     if let Some(protocol) = protocol {
         command.env("NCCL_PROTO", protocol);
     }
@@ -206,6 +210,8 @@ fn nccl_child(
         command.env("NCCL_P2P_DISABLE", "1");
     }
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
+    // Read as it comes: a child whose pipe is full would wait for a reader until its deadline.
+    let (out, complaint) = (read_all(child.stdout.take()), read_all(child.stderr.take()));
     let start = Instant::now();
     let status = loop {
         match child.try_wait().map_err(|e| e.to_string())? {
@@ -218,19 +224,24 @@ fn nccl_child(
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
-    let read = |pipe: Option<&mut dyn Read>| {
-        let mut text = String::new();
-        pipe.map(|p| p.read_to_string(&mut text));
-        text
-    };
-    let out = read(child.stdout.as_mut().map(|p| p as &mut dyn Read));
+    let (out, complaint) = (out.join().unwrap_or_default(), complaint.join().unwrap_or_default());
     if !status.success() {
-        let complaint = read(child.stderr.as_mut().map(|p| p as &mut dyn Read));
         return Err(complaint.lines().last().unwrap_or("failed").to_string());
     }
     // NCCL may print lines of its own before ours.
     let last = out.lines().last().unwrap_or_default();
     serde_json::from_str(last).map_err(|e| e.to_string())
+}
+
+/// Reads a pipe to its end in a thread of its own.
+fn read_all(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
 }
 
 fn print_table(work: &Work, lines: &[Line], remarks: &[String]) -> Result<(), Error> {

@@ -16,6 +16,7 @@
 // other in one stream; under programmatic dependent launch the order holds because every kernel of the stream waits
 // for the one before (griddepcontrol.wait) before it touches anything here.
 #pragma once
+#include "../common/device.cuh"
 
 namespace tombolo {
 
@@ -64,17 +65,8 @@ struct Call {
     unsigned long long epoch;
 };
 
-__device__ __forceinline__ void launch_dependents() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-__device__ __forceinline__ void wait_for_prerequisites() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+using common::launch_dependents;
+using common::wait_for_prerequisites;
 
 __device__ __forceinline__ unsigned long long now_ns() {
     unsigned long long t;
@@ -97,6 +89,7 @@ __device__ __forceinline__ Call enter(const Link& link) {
 
 // Called once by every lane of every warp, after enter and off the critical path: this warp's share of the call.
 __device__ __forceinline__ void count(const Link& link, unsigned warp, unsigned warps) {
+    __syncwarp();  // a lane that reads the counter only after the last share was added would see the next call's epoch
     if ((threadIdx.x & 31) == 0) atomicAdd(link.counter, warp == 0 ? CALL_SHARE - (warps - 1) : 1ull);
 }
 

@@ -3,7 +3,7 @@
 //! Messages larger than a slot go in several calls; every rank cuts them alike.
 
 use crate::collective::Link;
-use crate::driver::{Args, CudaError, DevicePtr, Kernels, Launch, Stream};
+use crate::driver::{Args, ByValue, CudaError, DevicePtr, Kernels, Launch, Stream};
 
 /// What travels between the ranks. The sum is f32 in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +80,13 @@ struct KernelArgs {
     kind: u32,
 }
 
+// SAFETY: `repr(C)`; five addresses and four 32-bit values leave no gap.
+unsafe impl ByValue for KernelArgs {}
+
 /// Threads of a block: small blocks on many multiprocessors answer soonest.
 const BLOCK: u32 = 256;
 const WARPS: usize = BLOCK as usize / 32;
-/// All blocks must be resident at once, on the smallest card too.
+/// All blocks must be resident at once.
 const MOST_BLOCKS: usize = 128;
 /// Blocks of a cluster that every device with clusters can run.
 const MOST_CLUSTER: usize = 8;
@@ -124,17 +127,19 @@ pub unsafe fn all_reduce(
     for first in (0..rows).step_by(rows_per_call) {
         let rows = rows_per_call.min(rows - first);
         let args = Args::new().value(link).value(&kernel_args(partial, then, first, rows, width, kind));
-        let launch =
-            if clustered.is_some() { cluster_launch(rows, tiles_per_row) } else { plain_launch(rows * tiles_per_row) };
+        let launch = match clustered {
+            Some(_) => cluster_launch(rows, tiles_per_row),
+            None => plain_launch(rows * tiles_per_row, stream.device().info.multiprocessors as usize),
+        };
         // SAFETY: the arguments are the kernel's, offset by whole rows; the rest is the caller's.
         unsafe { stream.launch(kernel, &launch, &args) }?;
     }
     Ok(())
 }
 
-/// One tile a warp, as long as all blocks can be resident at once.
-fn plain_launch(tiles: usize) -> Launch {
-    Launch::new(tiles.div_ceil(WARPS).min(MOST_BLOCKS) as u32, BLOCK)
+/// One tile a warp, as long as all blocks can be resident at once: one for each of `multiprocessors` always can.
+fn plain_launch(tiles: usize, multiprocessors: usize) -> Launch {
+    Launch::new(tiles.div_ceil(WARPS).min(MOST_BLOCKS.min(multiprocessors)).max(1) as u32, BLOCK)
 }
 
 /// One cluster a row, of as many blocks as it has tiles for, fewer where there are many rows.
@@ -182,8 +187,10 @@ mod tests {
 
     #[test]
     fn launches_fill_the_device_but_stay_resident() {
-        assert_eq!(plain_launch(48).grid.0, 6);
-        assert_eq!(plain_launch(1 << 20).grid.0, 128);
+        assert_eq!(plain_launch(48, 132).grid.0, 6);
+        assert_eq!(plain_launch(1 << 20, 132).grid.0, 128);
+        assert_eq!(plain_launch(1 << 20, 24).grid.0, 24);
+        assert_eq!(plain_launch(48, 24).grid.0, 6);
         let one = cluster_launch(1, 48);
         assert_eq!((one.grid.0, one.cluster), (6, 6));
         let many = cluster_launch(64, 64);

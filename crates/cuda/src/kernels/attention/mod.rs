@@ -3,7 +3,7 @@
 //!
 //! One layer's cache: `[blocks][2: keys, values][kv_heads][BLOCK_TOKENS][head_dim]` of the cache's element type.
 
-use crate::driver::{Args, CudaError, DevicePtr, Kernels, Launch, Stream};
+use crate::driver::{Args, ByValue, CudaError, DevicePtr, Kernels, Launch, Stream};
 use tombolo_model::{BLOCK_TOKENS, KvGroup, RopeStyle};
 
 /// Element type of the cache.
@@ -185,6 +185,9 @@ struct KernelArgs {
     early: u32,
     reserved: u32,
 }
+
+// SAFETY: `repr(C)`; 14 addresses and 16 values of 32 bits leave no gap.
+unsafe impl ByValue for KernelArgs {}
 
 impl Attention {
     fn args(&self, rows: usize, splits: usize) -> Args {

@@ -5,14 +5,14 @@
 namespace common {
 
 // Lets the next kernel of the stream start: it waits for this one's end before it touches activations.
-__device__ __forceinline__ void launch_next() {
+__device__ __forceinline__ void launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
 // Until every kernel before this one in the stream has ended and its writes can be seen.
-__device__ __forceinline__ void wait_for_previous() {
+__device__ __forceinline__ void wait_for_prerequisites() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

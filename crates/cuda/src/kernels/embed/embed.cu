@@ -20,8 +20,8 @@ __device__ __forceinline__ void decode_row(const uint8_t* row, uint32_t cols, fl
 extern "C" __global__ void __launch_bounds__(256) embed(const StepHead* step, const uint32_t* tokens,
                                                         const uint32_t* previous, const uint8_t* table, uint32_t type,
                                                         uint32_t row_bytes, uint32_t cols, float* out) {
-    common::launch_next();
-    common::wait_for_previous();
+    common::launch_dependents();
+    common::wait_for_prerequisites();
     const uint32_t row = blockIdx.x;
     if (row >= step->rows) return;
     uint32_t token = tokens[row];

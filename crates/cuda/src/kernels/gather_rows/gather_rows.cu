@@ -5,8 +5,8 @@
 
 extern "C" __global__ void __launch_bounds__(256) gather_rows(const StepHead* step, const uint32_t* rows,
                                                               const float* x, float* out, uint32_t width) {
-    common::launch_next();
-    common::wait_for_previous();
+    common::launch_dependents();
+    common::wait_for_prerequisites();
     if (blockIdx.x >= step->logits) return;
     const float* from = x + size_t(rows[blockIdx.x]) * width;
     float* to = out + size_t(blockIdx.x) * width;

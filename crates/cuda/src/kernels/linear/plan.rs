@@ -48,18 +48,19 @@ pub(super) struct DecodePlan {
 }
 
 /// Plans `rows` rows of x, or as many of them as fit (8 at most), for `sms` multiprocessors with `most` bytes of shared
-/// memory a block. Aims at half of a multiprocessor's shared memory, so that the next kernel's blocks fit beside.
-pub(super) fn decode_plan(shape: &Shape<'_>, rows: usize, sms: usize, most: usize) -> DecodePlan {
+/// memory a block. Aims at half of a multiprocessor's shared memory, so that the next kernel's blocks fit beside. None
+/// where even one row and one warp need more than there is.
+pub(super) fn decode_plan(shape: &Shape<'_>, rows: usize, sms: usize, most: usize) -> Option<DecodePlan> {
     let half = ((most + 1024) / 2).saturating_sub(RESERVED);
     let whole = most.saturating_sub(RESERVED - 1024);
     let useful = KERNELS.into_iter().filter(|&(r, ..)| r == 1 || r / 2 < rows);
     let groups = shape.cols.div_ceil(GROUP);
     let mut plans = useful.clone().map(|kernel| plan_with(shape, kernel, warps_for(groups), sms, half));
-    plans.find(|plan| plan.smem <= whole).unwrap_or_else(|| {
+    plans.find(|plan| plan.smem <= whole).or_else(|| {
         // Very wide rows on a small card: fewer warps, which go over the rows several times.
         let last = KERNELS[KERNELS.len() - 1];
         let mut fewer = (1..warps_for(groups)).rev().map(|warps| plan_with(shape, last, warps, sms, half));
-        fewer.find(|plan| plan.smem <= whole).unwrap_or_else(|| plan_with(shape, last, 1, sms, half))
+        fewer.find(|plan| plan.smem <= whole)
     })
 }
 
@@ -144,7 +145,7 @@ mod tests {
     fn decode_of_one_row_leaves_room_for_the_next_kernel() {
         for (cols, rows) in [(4096, 6144), (4096, 4096), (14336, 4096), (2048, 4096), (576, 192)] {
             let parts = [(TensorType::Q4_K, rows / 2), (TensorType::Q6_K, rows / 2)];
-            let plan = decode_plan(&shape(cols, rows, &parts), 1, H200.0, H200.1);
+            let plan = decode_plan(&shape(cols, rows, &parts), 1, H200.0, H200.1).unwrap();
             assert_eq!((plan.kernel, plan.rows), ("linear_decode_r1", 1));
             assert!(2 * (plan.smem + RESERVED) <= H200.1 + 1024, "{cols}: {plan:?}");
             let step = plan.warps / cols.div_ceil(GROUP) * 4;
@@ -155,10 +156,19 @@ mod tests {
     #[test]
     fn rows_that_do_not_fit_at_once_go_in_several_launches() {
         let parts = [(TensorType::Q6_K, 4096)];
-        let plan = decode_plan(&shape(14336, 4096, &parts), 8, GEFORCE.0, GEFORCE.1);
+        let plan = decode_plan(&shape(14336, 4096, &parts), 8, GEFORCE.0, GEFORCE.1).unwrap();
         assert!(plan.rows < 8 && plan.smem <= GEFORCE.1, "{plan:?}");
-        let plan = decode_plan(&shape(4096, 4096, &parts), 3, H200.0, H200.1);
+        let plan = decode_plan(&shape(4096, 4096, &parts), 3, H200.0, H200.1).unwrap();
         assert_eq!(plan.rows, 4);
+    }
+
+    #[test]
+    fn what_fits_no_card_has_no_plan() {
+        let parts = [(TensorType::Q6_K, 4096)];
+        assert!(
+            decode_plan(&shape(1 << 16, 4096, &parts), 1, GEFORCE.0, GEFORCE.1).is_some_and(|p| p.smem <= GEFORCE.1)
+        );
+        assert_eq!(decode_plan(&shape(1 << 17, 4096, &parts), 8, GEFORCE.0, GEFORCE.1), None);
     }
 
     proptest! {
@@ -170,7 +180,7 @@ mod tests {
             let (sms, most) = if geforce { GEFORCE } else { H200 };
             let parts = vec![(ty, rows); if paired { 2 } else { 1 }];
             let s = Shape { cols: 256 * blocks, virtual_rows: rows, parts: &parts, paired };
-            let plan = decode_plan(&s, x_rows, sms, most);
+            let plan = decode_plan(&s, x_rows, sms, most).unwrap();
             prop_assert!(plan.smem + 1024 <= most, "{plan:?}");
             prop_assert!(plan.slots >= 2 && plan.warps <= MOST_WARPS && plan.slot_bytes.is_multiple_of(32));
             let groups = s.cols.div_ceil(GROUP).min(plan.warps);

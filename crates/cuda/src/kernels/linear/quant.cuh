@@ -20,7 +20,6 @@ enum Type : uint32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, Q4_K = 12
 
 constexpr uint32_t GROUP = 2048;
 
-BOTH constexpr bool is_float(uint32_t type) { return type == F32 || type == F16 || type == BF16; }
 BOTH constexpr uint32_t pad16(uint32_t bytes) { return (bytes + 15) & ~15u; }
 
 // Bytes of a group of quantized weights in which n lanes are in use.
@@ -130,19 +129,5 @@ BOTH void decode16(const uint8_t* row, uint32_t cols, uint32_t piece, float out[
         const float s = 0.25f * half_at(g + 52 * n + lane / 4 * 2) * float(int8_t(b[192 + 4 * j + quarter]));
         const Bytes16 q = bytes6(b + 32 * j, b + 128 + 16 * j, quarter);
         for (uint32_t i = 0; i < 16; i++) out[i] = s * float(int8_t(q.at(i)));
-    }
-}
-
-// The same for a type that is only known at run time.
-BOTH void decode16_any(uint32_t type, const uint8_t* row, uint32_t cols, uint32_t piece, float out[16]) {
-    switch (type) {
-        case F32: return decode16<F32>(row, cols, piece, out);
-        case F16: return decode16<F16>(row, cols, piece, out);
-        case BF16: return decode16<BF16>(row, cols, piece, out);
-        case Q4_0: return decode16<Q4_0>(row, cols, piece, out);
-        case Q4_1: return decode16<Q4_1>(row, cols, piece, out);
-        case Q8_0: return decode16<Q8_0>(row, cols, piece, out);
-        case Q4_K: return decode16<Q4_K>(row, cols, piece, out);
-        default: return decode16<Q6_K>(row, cols, piece, out);
     }
 }

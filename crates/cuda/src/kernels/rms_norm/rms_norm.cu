@@ -6,8 +6,8 @@
 extern "C" __global__ void __launch_bounds__(1024) rms_norm(const float* x, const float* weight, float* out,
                                                             uint32_t width, float eps) {
     __shared__ float scratch[32];
-    common::launch_next();
-    common::wait_for_previous();
+    common::launch_dependents();
+    common::wait_for_prerequisites();
     const size_t start = size_t(blockIdx.x) * width;
     float squares = 0.f;
     for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) squares += x[start + i] * x[start + i];

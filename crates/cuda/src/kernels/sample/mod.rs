@@ -1,7 +1,7 @@
 //! Launches the sampling kernels: from this rank's logits to the summary of every rank and the greedy token.
 
 use crate::collective::Link;
-use crate::driver::{Args, CudaError, DevicePtr, Kernels, Launch, Stream};
+use crate::driver::{Args, ByValue, CudaError, DevicePtr, Kernels, Launch, Stream};
 use tombolo_model::{CANDIDATES, Candidate, Summary};
 
 /// 8-byte lines of one summary: weight, number of candidates, candidates.
@@ -60,6 +60,9 @@ struct KernelArgs {
     first: u32,
     kind: u32,
 }
+
+// SAFETY: `repr(C)`; six addresses and four 32-bit values leave no gap.
+unsafe impl ByValue for KernelArgs {}
 
 /// Queues both kernels for `rows` rows. `kind` is what an error will name.
 ///

@@ -216,8 +216,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ Key runs[WARPS][CANDIDATES];
     __shared__ uint2 mine[LINES];
     __shared__ uint2 firsts[MAX_RANKS];
+    __shared__ bool received;  // firsts hold what every rank sent
     launch_dependents();
     const unsigned row = blockIdx.x, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) received = false;
     wait_for_prerequisites();
     const float inverse = a.inverse[row];
     const bool greedy = !(inverse > 0.f);
@@ -270,15 +272,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (i == 2) firsts[r] = all[r];
                 }
             }
+            if (i == 2) received = true;
         }
     }
     __syncthreads();
     if (threadIdx.x == 0) {
         Key best = 0;
-        for (unsigned r = 0; r < link.ranks; r++) {
+        for (unsigned r = 0; r < link.ranks && received; r++) {
             Key key = make_key(__uint_as_float(firsts[r].y), firsts[r].x);
             best = best > key ? best : key;
         }
-        a.tokens[row] = key_token(best);
+        // The next step may be on its way already: where a rank was silent it must still find a token that exists.
+        a.tokens[row] = received ? key_token(best) : 0;
     }
 }

@@ -4,8 +4,8 @@
 
 extern "C" __global__ void __launch_bounds__(256) silu_mul(const float* gate, const float* up, float* out,
                                                            unsigned long long count) {
-    common::launch_next();
-    common::wait_for_previous();
+    common::launch_dependents();
+    common::wait_for_prerequisites();
     const size_t stride = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
         const float g = gate[i];

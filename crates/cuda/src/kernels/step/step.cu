@@ -10,8 +10,8 @@
 
 extern "C" __global__ void __launch_bounds__(256) take_input(const uint4* first, const uint4* second,
                                                              const uint32_t* count, uint4* to, uint32_t words) {
-    common::launch_next();
-    common::wait_for_previous();
+    common::launch_dependents();
+    common::wait_for_prerequisites();
     const uint4* from = *count & 1 ? second : first;
     const uint32_t stride = gridDim.x * blockDim.x;
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += stride) {
@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(128) give_output(const StepHead* st
                                                               const uint32_t* tokens, const uint4* summaries,
                                                               uint32_t words, uint4* first, uint4* second,
                                                               uint32_t token_words, uint32_t* count) {
-    common::launch_next();
-    common::wait_for_previous();
+    common::launch_dependents();
+    common::wait_for_prerequisites();
     const uint32_t row = blockIdx.x, number = step->number;
     // Nothing else of this step reads the count: its first kernel did, the next step's will.
     if (row == 0 && threadIdx.x == 0) *count = number + 1;
