@@ -84,7 +84,11 @@ fn an_illegal_split_is_refused_before_anything_is_loaded() {
     let model = golden("tiny-llama.gguf");
     let model = text(&model);
     for size in ["3", "5"] {
-        fail(&["run", model, "--tokens", "1", "--device", "cpu", "-tp", size], 2, &["this model can be split over", "1, 2, 4"]);
+        fail(
+            &["run", model, "--tokens", "1", "--device", "cpu", "-tp", size],
+            2,
+            &["this model can be split over", "1, 2, 4"],
+        );
     }
     fail(&["run", model, "--tokens", "1", "--device", "cpu", "-tp", "9"], 2, &["--tensor-parallel-size 9"]);
     fail(&["run", model, "--tokens", "1", "-tp", "0"], 2, &["--tensor-parallel-size 0"]);
