@@ -93,6 +93,9 @@ pub enum TextError {
     /// The template stopped by its own `raise_exception`, or used something that is not there.
     #[error("chat template failed: {0}")]
     Template(String),
+    /// A template runs on a thread of its own, and there was none to be had.
+    #[error("the system gives no thread to run the chat template on: {0}")]
+    NoThread(String),
     /// The template asked for more work or memory than a template may.
     #[error(
         "chat template stopped: it asked for more than {fuel} units of work, so it never ends or grows without bound"

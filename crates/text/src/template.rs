@@ -125,7 +125,7 @@ const NAME: &str = "chat_template";
 fn on_render_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TextError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("chat-template".into()).stack_size(limits::RENDER_STACK_BYTES);
-        let running = thread.spawn_scoped(scope, work).map_err(|e| TextError::Template(e.to_string()))?;
+        let running = thread.spawn_scoped(scope, work).map_err(|e| TextError::NoThread(e.to_string()))?;
         running.join().map_err(|_| TextError::Template("the template engine failed on it".into()))
     })
 }
