@@ -9,18 +9,39 @@ use tombolo_model::Sampling;
 
 /// clap knows short options of one letter only: `-tp N` is taken for `--tensor-parallel-size N`.
 pub(crate) fn rewritten(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut literal = false;
+    let (mut literal, mut is_value) = (false, false);
     let mut rewrite = |arg: OsString| {
         literal |= arg == "--";
+        // What follows these is text, whatever it looks like.
+        let takes_text = arg == "-p" || arg == "--prompt" || arg == "--system";
+        if std::mem::replace(&mut is_value, takes_text) {
+            return arg;
+        }
         match arg.to_str() {
             Some("-tp") if !literal => "--tensor-parallel-size".into(),
-            Some(text) if !literal && text.starts_with("-tp=") => {
-                format!("--tensor-parallel-size={}", &text[4..]).into()
+            // As clap takes the values of its short options: `-tp2`, `-tp=2`.
+            Some(text) if !literal && text.starts_with("-tp") => {
+                format!("--tensor-parallel-size={}", text[3..].trim_start_matches('=')).into()
             }
             _ => arg,
         }
     };
     args.map(&mut rewrite).collect()
+}
+
+/// A negative number after an option is its value, not another option: what is wrong with it is said where values are
+/// checked.
+pub(crate) fn taking_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let takes = arg.get_action().takes_values() && !arg.is_positional();
+        if takes { arg.allow_negative_numbers(true) } else { arg }
+    });
+    command.mut_subcommands(taking_negative_numbers)
+}
+
+/// A whole number from 0.
+pub(crate) fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "a whole number from 0 is needed".to_string())
 }
 
 /// Which model.
@@ -49,7 +70,7 @@ impl ModelArgs {
 /// Where the model runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
-    /// The GPUs where there are enough, else the processor.
+    /// The GPUs where there are any, else the processor.
     Auto,
     Cpu,
     /// These GPUs, rank by rank; none named: the first ones.
@@ -75,7 +96,7 @@ impl FromStr for Device {
 /// What carries the all-reduce between GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// Whichever the machine allows and is quicker
+    /// Peer memory where it is proven sound, else pinned host memory
     Auto,
     /// Each other's memory
     Peer,
@@ -104,7 +125,7 @@ impl From<Arith> for tombolo_model::Arith {
 /// Where and how the model runs.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
-    /// auto, cpu, cuda, or cuda:0,1 for these GPUs
+    /// auto (GPUs where there are any, else the processor), cpu, cuda, or cuda:0,1 for these GPUs
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub(crate) device: Device,
     /// What carries the all-reduce between GPUs
@@ -119,10 +140,10 @@ pub(crate) struct DeviceArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SplitArgs {
     /// Threads on the processor [default: one per core]
-    #[arg(short = 't', long, value_name = "N")]
+    #[arg(short = 't', long, value_name = "N", value_parser = count)]
     pub(crate) threads: Option<usize>,
     /// Ranks to split the model over, short -tp [default: 1, or one per GPU named in --device]
-    #[arg(long, visible_alias = "tp", value_name = "N")]
+    #[arg(long, visible_alias = "tp", value_name = "N", value_parser = count)]
     pub(crate) tensor_parallel_size: Option<usize>,
 }
 
@@ -195,8 +216,11 @@ mod tests {
     fn tp_is_one_option() {
         assert_eq!(rewrite(&["bench", "-tp", "2"]), ["bench", "--tensor-parallel-size", "2"]);
         assert_eq!(rewrite(&["-tp=4"]), ["--tensor-parallel-size=4"]);
+        assert_eq!(rewrite(&["-tp2"]), ["--tensor-parallel-size=2"]);
+        assert_eq!(rewrite(&["-tp1,2"]), ["--tensor-parallel-size=1,2"]);
         assert_eq!(rewrite(&["-t", "4", "-p", "x"]), ["-t", "4", "-p", "x"]);
         assert_eq!(rewrite(&["--", "-tp"]), ["--", "-tp"]);
+        assert_eq!(rewrite(&["-p", "-tp", "-tp2"]), ["-p", "-tp", "--tensor-parallel-size=2"]);
     }
 
     #[test]

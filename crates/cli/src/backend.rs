@@ -2,6 +2,7 @@
 
 use crate::args::{Arith, Device, Transport};
 use crate::error::{Error, failure, input};
+use crate::limits::THREADS_MAX;
 use std::sync::Arc;
 use std::time::Duration;
 use tombolo_gguf::Gguf;
@@ -34,6 +35,11 @@ pub(crate) fn choose(device: &Device, ranks: Option<usize>, threads: Option<usiz
     }
     if threads == Some(0) {
         return Err(input("--threads 0: at least one thread is needed"));
+    }
+    if let Some(threads) = threads.filter(|&threads| threads > THREADS_MAX) {
+        return Err(input(format!(
+            "--threads {threads}: at most {THREADS_MAX} are possible; one per core is quickest"
+        )));
     }
     let on_cpu = |remark| {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -88,6 +94,18 @@ impl Place {
         }
     }
 
+    /// Refuses a transport where none carries anything.
+    pub(crate) fn check_transport(&self, transport: Transport) -> Result<(), Error> {
+        let name = match (self, transport) {
+            (Place::Cuda { .. }, _) | (_, Transport::Auto) => return Ok(()),
+            (_, Transport::Peer) => "peer",
+            (_, Transport::Host) => "host",
+        };
+        Err(input(format!(
+            "--transport {name}: the model would run on the processor, where ranks are threads: leave it out"
+        )))
+    }
+
     /// Loads the model's shards.
     pub(crate) fn load(
         &self,
@@ -137,5 +155,15 @@ mod tests {
         assert_eq!(choice, Choice { place: Place::Cpu { threads: 2 }, ranks: 4, remark: None });
         assert!(choose(&Device::Cpu, Some(0), None).is_err());
         assert!(choose(&Device::Cpu, None, Some(0)).is_err());
+        assert!(choose(&Device::Cpu, None, Some(THREADS_MAX)).is_ok());
+        assert!(choose(&Device::Cpu, None, Some(THREADS_MAX + 1)).is_err());
+        assert!(choose(&Device::Cpu, None, Some(usize::MAX)).is_err());
+    }
+
+    #[test]
+    fn a_transport_is_for_gpus() {
+        assert!(Place::Cpu { threads: 1 }.check_transport(Transport::Host).is_err());
+        assert!(Place::Cpu { threads: 1 }.check_transport(Transport::Auto).is_ok());
+        assert!(Place::Cuda { devices: vec![0, 1] }.check_transport(Transport::Host).is_ok());
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! 0: done. 1: it failed. 2: bad usage or a bad input file: trying again without a change is no use.
 
+use crate::limits::LINE_CHARS_MAX;
 use crate::output;
 use std::process::ExitCode;
 
@@ -56,16 +57,20 @@ impl From<std::io::Error> for Error {
 
 fn print_line(line: &str) {
     let label = if output::stderr_has_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
-    eprintln!("{label} {}", output::one_line(line));
+    output::say(&format!("{label} {}", output::shortened(&output::one_line(line), LINE_CHARS_MAX)));
 }
 
-/// What clap has to say: help as it is, an error as one line.
+/// What clap has to say: help as it is, and an error as one line, which is the last.
 pub(crate) fn usage(wrong: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
-    let is_help = matches!(wrong.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    if is_help || wrong.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    if matches!(wrong.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let _ = wrong.print();
-        return if is_help { ExitCode::SUCCESS } else { ExitCode::from(2) };
+        return ExitCode::SUCCESS;
+    }
+    if wrong.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = wrong.print();
+        print_line("no command given; --help shows what there is");
+        return ExitCode::from(2);
     }
     let text = wrong.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Ctrl-C: ends an answer cleanly while one is being written, and the program otherwise.
 
 use crate::error::{Error, failure};
+use crate::output;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What Ctrl-C means now.
@@ -20,11 +21,16 @@ pub(crate) fn install() -> Result<(), Error> {
     ctrlc::set_handler(|| {
         // The first press asks the answer to end; a second one does not wait for it.
         if STATE.compare_exchange(WRITING, PRESSED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            eprintln!();
+            output::say("");
             std::process::exit(i32::from(EXIT_CODE));
         }
     })
     .map_err(|e| failure(format!("cannot listen for Ctrl-C: {e}")))
+}
+
+/// Whether Ctrl-C was pressed during the answer that is being written.
+pub(crate) fn is_pressed() -> bool {
+    STATE.load(Ordering::SeqCst) == PRESSED
 }
 
 /// While this lives, Ctrl-C ends the answer instead of the program.
@@ -34,10 +40,6 @@ impl Answer {
     pub(crate) fn begin() -> Self {
         STATE.store(WRITING, Ordering::SeqCst);
         Self(())
-    }
-
-    pub(crate) fn is_interrupted(&self) -> bool {
-        STATE.load(Ordering::SeqCst) == PRESSED
     }
 }
 

@@ -2,20 +2,23 @@
 
 use crate::args::{DeviceArgs, SplitArgs};
 use crate::backend::{self, Choice};
-use crate::error::{Error, input};
+use crate::error::{Error, failure, input};
+use crate::limits::NAME_CHARS_MAX;
 use crate::output;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tombolo_engine::{Engine, Shape};
-use tombolo_gguf::Gguf;
+use tombolo_gguf::{Fault, Gguf};
 use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard};
 
 /// Rows of a step: what prefill runs at once.
 pub(crate) const ROWS: usize = 512;
 /// Loads longer than this show that they go on.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two pictures of what shows that they go on.
+const TICK: Duration = Duration::from_millis(100);
 
 /// A model that runs.
 pub(crate) struct Loaded {
@@ -30,7 +33,12 @@ pub(crate) struct Loaded {
 
 /// Opens and checks a model file.
 pub(crate) fn open(path: &Path) -> Result<Arc<Gguf>, Error> {
-    Gguf::open(path).map(Arc::new).map_err(input)
+    use std::io::ErrorKind::OutOfMemory;
+    Gguf::open(path).map(Arc::new).map_err(|error| match &error.fault {
+        // The file is right, and the machine too small.
+        Fault::Io { source, .. } if source.kind() == OutOfMemory => failure(error),
+        _ => input(error),
+    })
 }
 
 /// Reads a model's shape.
@@ -51,6 +59,19 @@ pub(crate) fn capacity(rows: usize, logits_rows: usize, context: usize) -> Capac
     Capacity { rows, sequences: logits_rows, context, blocks: context.div_ceil(BLOCK_TOKENS) }
 }
 
+/// Where a model that was opened will run, and its shape there. Loads nothing: what cannot be is refused here.
+pub(crate) fn plan(
+    gguf: &Gguf,
+    config: &Config,
+    device: &DeviceArgs,
+    split: &SplitArgs,
+) -> Result<(Choice, Shape), Error> {
+    let choice = backend::choose(&device.device, split.tensor_parallel_size, split.threads)?;
+    choice.place.check_transport(device.transport)?;
+    let shape = shape(gguf, config, choice.ranks)?;
+    Ok((choice, shape))
+}
+
 /// Loads a model that was opened.
 pub(crate) fn load(
     gguf: &Arc<Gguf>,
@@ -59,10 +80,9 @@ pub(crate) fn load(
     split: &SplitArgs,
     capacity: Capacity,
 ) -> Result<Loaded, Error> {
-    let choice = backend::choose(&device.device, split.tensor_parallel_size, split.threads)?;
-    let shape = shape(gguf, config, choice.ranks)?;
+    let (choice, shape) = plan(gguf, config, device, split)?;
     let started = Instant::now();
-    let name = output::one_line(&config.name);
+    let name = name(config);
     let size = output::bytes(gguf.file_bytes());
     let backends = showing_patience(&format!("loading {name}, {size}"), || {
         choice.place.load(gguf.clone(), config, choice.ranks, capacity, device.arith, device.transport)
@@ -71,6 +91,11 @@ pub(crate) fn load(
     let engine = Engine::new(backends, shape, capacity);
     let seconds = started.elapsed().as_secs_f64();
     Ok(Loaded { gguf: gguf.clone(), config: config.clone(), engine, choice, devices, seconds })
+}
+
+/// A model's name, fit for a line.
+fn name(config: &Config) -> String {
+    output::shortened(&output::one_line(&config.name), NAME_CHARS_MAX)
 }
 
 /// Builds every rank's program before anything is loaded: an illegal split is refused here.
@@ -87,18 +112,18 @@ impl Loaded {
     /// The line that says what was loaded, where, and with what in force.
     pub(crate) fn print_summary(&self) {
         if let Some(remark) = &self.choice.remark {
-            eprintln!("{}", output::one_line(remark));
+            output::say_safely(remark);
         }
         let first = self.devices.first().map_or("", |d| d);
-        eprintln!(
+        output::say(&format!(
             "loaded {} ({}, {}) in {:.1} s, context {}; {}",
-            output::one_line(&self.config.name),
+            name(&self.config),
             self.config.architecture,
             output::bytes(self.gguf.file_bytes()),
             self.seconds,
             self.engine.capacity().context,
             output::one_line(first),
-        );
+        ));
     }
 }
 
@@ -106,15 +131,18 @@ impl Loaded {
 fn showing_patience<T>(message: &str, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         let (done, ended) = channel::<()>();
-        scope.spawn(move || {
+        let show = move || {
             if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 // Draws nothing where standard error is no terminal.
                 let bar = indicatif::ProgressBar::new_spinner().with_message(message.to_string());
-                bar.enable_steady_tick(Duration::from_millis(100));
-                let _ = ended.recv();
+                while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    bar.tick();
+                }
                 bar.finish_and_clear();
             }
-        });
+        };
+        // Without a thread for it, nothing is shown.
+        let _ = std::thread::Builder::new().spawn_scoped(scope, show);
         let result = work();
         drop(done);
         result

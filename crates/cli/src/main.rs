@@ -7,15 +7,16 @@ mod backend;
 mod commands;
 mod error;
 mod interrupt;
+mod limits;
 mod load;
 mod output;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use commands::Command;
 use error::Error;
 use std::process::ExitCode;
 
-/// Serves large language models from GGUF files, tensor-parallel, on GPUs that have only PCIe between them.
+/// Runs large language models from GGUF files, split over GPUs that have only PCIe between them, or on the processor.
 #[derive(Parser)]
 #[command(name = "tombolo", version, disable_help_subcommand = true, arg_required_else_help = true)]
 struct Cli {
@@ -25,7 +26,9 @@ struct Cli {
 
 fn main() -> ExitCode {
     error::one_line_panics();
-    let cli = match Cli::try_parse_from(args::rewritten(std::env::args_os())) {
+    let command = args::taking_negative_numbers(Cli::command());
+    let matches = command.try_get_matches_from(args::rewritten(std::env::args_os()));
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(wrong) => return error::usage(&wrong),
     };

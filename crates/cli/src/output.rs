@@ -1,19 +1,46 @@
 //! Text for terminals and pipes: escaping, units, colour.
 
-use std::io::IsTerminal;
+use crate::limits::LINE_CHARS_MAX;
+use std::io::{IsTerminal, Write};
 
 /// Colour on standard error: only on a terminal, and not where `NO_COLOR` (no-color.org) is set.
 pub(crate) fn stderr_has_colour() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Text from a file or an error, safe to print: control characters, among them line ends, are escaped.
+/// Writes a line to standard error. Where that cannot be written to, there is nobody to tell, and work goes on.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// As [`say`], of text that may hold anything and be of any length.
+pub(crate) fn say_safely(text: &str) {
+    say(&shortened(&one_line(text), LINE_CHARS_MAX));
+}
+
+/// Text from a file or an error, safe to print: control characters, among them line ends, are escaped, and so are
+/// those that change lines or their direction without being control characters.
 pub(crate) fn one_line(text: &str) -> String {
+    let misleads = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+        if misleads(c) { line.extend(c.escape_default()) } else { line.push(c) }
     }
     line
+}
+
+/// At most `most` characters: the middle of a longer text is left out, as its ends say what it is about and what to do.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    let length = text.chars().count();
+    if length <= most {
+        return text.to_string();
+    }
+    let tail = most / 3;
+    let head = most.saturating_sub(tail + 1);
+    let kept = text.chars().take(head).chain(['…']).chain(text.chars().skip(length - tail));
+    kept.collect()
 }
 
 /// Bytes as llama-bench prints a model's size.
@@ -65,6 +92,18 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(one_line("a\nb\x1b[31m\u{9b}é"), "a\\nb\\u{1b}[31m\\u{9b}é");
+    }
+
+    #[test]
+    fn direction_marks_are_escaped() {
+        assert_eq!(one_line("a\u{202e}b\u{2028}"), "a\\u{202e}b\\u{2028}");
+    }
+
+    #[test]
+    fn long_text_keeps_both_ends() {
+        assert_eq!(shortened("abcdefghij", 10), "abcdefghij");
+        assert_eq!(shortened("abcdefghijk", 10), "abcdef…ijk");
+        assert_eq!(shortened("ééééé", 4), "éé…é");
     }
 
     #[test]

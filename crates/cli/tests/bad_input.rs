@@ -9,7 +9,7 @@ use std::path::PathBuf;
 const COMMANDS: [&[&str]; 4] = [
     &["run", "--tokens", "1,2"],
     &["inspect"],
-    &["logits", "--tokens", "1,2", "--out", "/dev/null"],
+    &["logits", "--tokens", "1,2", "--out", "unwritten.safetensors"],
     &["bench", "decode", "-p", "4", "-n", "2", "-r", "1"],
 ];
 
@@ -128,7 +128,7 @@ fn wrong_options_are_one_line() {
 fn tokens_outside_the_vocabulary_are_refused() {
     let model = golden("tiny-llama.gguf");
     fail(&["run", text(&model), "--tokens", "1,256", "--device", "cpu"], 2, &["256"]);
-    fail(&["logits", text(&model), "--tokens", "999", "--out", "/dev/null"], 2, &["999", "vocabulary of 256"]);
+    fail(&["logits", text(&model), "--tokens", "999", "--out", "unwritten.safetensors"], 2, &["999", "vocabulary of 256"]);
 }
 
 #[test]

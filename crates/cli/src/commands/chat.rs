@@ -3,12 +3,14 @@
 
 use crate::commands::run::{Session, rendered};
 use crate::error::{Error, input};
+use crate::limits::MESSAGE_BYTES_MAX;
+use crate::output;
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use tombolo_text::{ChatTemplate, Message, Tokenizer};
 
-/// Longest line that is taken as a message.
-const LINE_BYTES_MAX: usize = 1 << 20;
+/// A terminal hands over this much of a line at most, without its end, and drops the rest.
+const TERMINAL_LINE_BYTES: usize = 4095;
 
 /// One side of the conversation speaks.
 pub(crate) fn message(role: &str, content: &str) -> Message {
@@ -36,10 +38,20 @@ impl<'a> Chat<'a> {
 
     /// Talks until the input ends.
     pub(crate) fn talk(&mut self) -> Result<ExitCode, Error> {
-        eprintln!("Write a message; /clear forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C ends an answer.");
+        output::say(
+            "Write a message; /clear forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C ends an answer.",
+        );
         let first = self.messages.len();
         loop {
             let Some(line) = ask()? else { return Ok(ExitCode::SUCCESS) };
+            let Line::Whole(line) = line else {
+                input(format!(
+                    "the terminal cut this line at {TERMINAL_LINE_BYTES} bytes, so it was not sent: give long texts in a \
+                     file on standard input"
+                ))
+                .print();
+                continue;
+            };
             match line.trim() {
                 "" => {}
                 "/exit" => return Ok(ExitCode::SUCCESS),
@@ -49,14 +61,20 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Answers one message. What does not fit the context is refused, and the conversation stays as it was.
+    /// Answers one message. What does not fit the context is refused, and the conversation stays as it was; so it does
+    /// where an interrupt came before the answer.
     fn reply(&mut self, text: &str) -> Result<(), Error> {
         self.messages.push(message("user", text));
-        let answer = rendered(&self.template, self.tokenizer, &self.messages)
+        let gguf = self.session.loaded.gguf.clone();
+        let answer = rendered(&gguf, &self.template, self.tokenizer, &self.messages)
             .and_then(|ids| self.session.answer(&ids, Some(self.tokenizer), true));
         match answer {
             Ok(report) => {
-                self.messages.push(message("assistant", report.text()));
+                if report.was_interrupted() && report.is_empty() {
+                    self.messages.pop();
+                } else {
+                    self.messages.push(message("assistant", report.text()));
+                }
                 report.print_summary();
                 Ok(())
             }
@@ -70,10 +88,18 @@ impl<'a> Chat<'a> {
     }
 }
 
+/// A line from the terminal.
+enum Line {
+    Whole(String),
+    /// The terminal has probably dropped its end.
+    Cut,
+}
+
 /// The next line; `None` where the input ended.
-fn ask() -> Result<Option<String>, Error> {
-    print!("> ");
-    std::io::stdout().flush()?;
+fn ask() -> Result<Option<Line>, Error> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(b"> ").and_then(|()| out.flush())?;
+    drop(out);
     let mut line = Vec::new();
     let mut stdin = std::io::stdin().lock();
     loop {
@@ -83,11 +109,13 @@ fn ask() -> Result<Option<String>, Error> {
         line.extend_from_slice(&chunk[..taken]);
         let is_over = end.is_some() || chunk.is_empty();
         stdin.consume(taken);
-        if line.len() > LINE_BYTES_MAX {
-            return Err(input(format!("a message has at most {LINE_BYTES_MAX} bytes")));
+        if line.len() > MESSAGE_BYTES_MAX {
+            return Err(input(format!("a message has at most {MESSAGE_BYTES_MAX} bytes")));
         }
         if is_over {
-            return Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned()));
+            let is_cut = line.strip_suffix(b"\n").is_some_and(|text| text.len() == TERMINAL_LINE_BYTES);
+            let whole = || Line::Whole(String::from_utf8_lossy(&line).into_owned());
+            return Ok((!line.is_empty()).then(|| if is_cut { Line::Cut } else { whole() }));
         }
     }
 }

@@ -2,12 +2,16 @@
 
 use crate::args::{DeviceArgs, ModelArgs, SplitArgs, TokenList, token_list};
 use crate::error::{Error, failure, input};
+use crate::limits::REFERENCE_BYTES_MAX;
 use crate::load::{self, ROWS, capacity};
+use crate::output;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::io::Write;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tombolo_model::Sampling;
@@ -26,10 +30,10 @@ pub(crate) struct LogitsArgs {
     /// File to write: F32 tensor 'logits', positions by vocabulary, and I32 tensor 'tokens', one per position
     #[arg(long, value_name = "FILE.safetensors")]
     out: Option<PathBuf>,
-    /// File with reference logits of the same tokens, as --out writes it
+    /// File with reference logits of the same tokens, as --out writes it; one that does not fit ends with exit code 2
     #[arg(long, value_name = "FILE.safetensors")]
     compare: Option<PathBuf>,
-    /// Fail where any logit differs from the reference by more than this
+    /// Fail, with exit code 1, where any logit differs from the reference by more than this
     #[arg(long, value_name = "X", requires = "compare")]
     tolerance: Option<f64>,
     /// Print the comparison as JSON
@@ -52,11 +56,16 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Error> {
     if args.out.is_none() && args.compare.is_none() {
         return Err(input("nothing to do: give --out to write the logits, or --compare to compare them"));
     }
+    if let Some(most) = args.tolerance.filter(|most| most.is_nan() || *most < 0.0) {
+        return Err(input(format!("--tolerance {most}: a number from 0 is needed")));
+    }
+    let model = args.model.path()?;
+    let out = args.out.as_deref().map(|path| Target::new(path, model)).transpose()?;
     let reference = args.compare.as_deref().map(read).transpose()?;
     let from_reference = reference.as_ref().and_then(|r| r.tokens.clone());
     let tokens = args.tokens.as_ref().map(|t| t.0.clone()).or(from_reference);
     let tokens = tokens.ok_or_else(|| input("--tokens is missing, and --compare brings no tensor 'tokens'"))?;
-    let gguf = load::open(args.model.path()?)?;
+    let gguf = load::open(model)?;
     let config = load::config(&gguf)?;
     if let Some(reference) = &reference {
         reference.check(tokens.len(), config.vocabulary, args)?;
@@ -64,14 +73,21 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Error> {
     if let Some(token) = tokens.iter().find(|t| **t as usize >= config.vocabulary) {
         return Err(input(format!("--tokens: {token} is outside the vocabulary of {}", config.vocabulary)));
     }
+    if tokens.is_empty() {
+        return Err(input("no tokens: there is nothing to compute"));
+    }
+    if tokens.len() > config.context {
+        let (count, most) = (tokens.len(), config.context);
+        return Err(input(format!("{count} tokens, but the model was trained for a context of {most} at most")));
+    }
     let capacity = capacity(ROWS.min(LOGITS_ROWS), LOGITS_ROWS, tokens.len());
     let mut loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
     loaded.print_summary();
     let mut context = loaded.engine.open();
     let output = loaded.engine.prefill(&mut context, &tokens, &Sampling::GREEDY, true).map_err(failure)?;
     let logits = Logits { values: output.logits, vocabulary: config.vocabulary };
-    if let Some(path) = &args.out {
-        write(path, &logits, &tokens)?;
+    if let Some(target) = &out {
+        write(target, &logits, &tokens)?;
     }
     match reference {
         Some(reference) => report(&compare(&logits, &reference.logits), args),
@@ -92,8 +108,10 @@ fn report(comparison: &Comparison, args: &LogitsArgs) -> Result<ExitCode, Error>
         )?;
     }
     match args.tolerance {
-        // Not-a-number is beyond every tolerance.
-        Some(most) if comparison.max_abs_diff.is_nan() || comparison.max_abs_diff > most => {
+        _ if comparison.max_abs_diff.is_nan() => {
+            Err(failure("some logits are no numbers, here or in the reference: nothing can be said of them"))
+        }
+        Some(most) if comparison.max_abs_diff > most => {
             Err(failure(format!("the logits differ by {:.3e}; {most:e} is tolerated", comparison.max_abs_diff)))
         }
         _ => Ok(ExitCode::SUCCESS),
@@ -121,7 +139,24 @@ impl Reference {
 
 fn read(path: &Path) -> Result<Reference, Error> {
     let wrong = |what: &dyn std::fmt::Display| input(format!("{}: {what}", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| wrong(&e))?;
+    // Before opening: to open a pipe would wait for its other end.
+    let found = std::fs::metadata(path).map_err(|e| wrong(&e))?;
+    if !found.is_file() {
+        return Err(wrong(&"not a regular file"));
+    }
+    let too_long = || wrong(&format!("a reference has at most {}", output::bytes(REFERENCE_BYTES_MAX)));
+    if found.len() > REFERENCE_BYTES_MAX {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|e| wrong(&e))?;
+    file.take(REFERENCE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| match e.kind() {
+        ErrorKind::OutOfMemory => failure(format!("{}: {e}", path.display())),
+        _ => wrong(&e),
+    })?;
+    if bytes.len() as u64 > REFERENCE_BYTES_MAX {
+        return Err(too_long());
+    }
     let file = SafeTensors::deserialize(&bytes).map_err(|e| wrong(&format!("not a safetensors file: {e}")))?;
     let logits = file.tensor("logits").map_err(|_| wrong(&"has no tensor 'logits'"))?;
     let &[positions, vocabulary] = logits.shape() else {
@@ -142,7 +177,51 @@ fn read(path: &Path) -> Result<Reference, Error> {
     Ok(Reference { logits: Logits { values, vocabulary }, positions, tokens })
 }
 
-fn write(path: &Path, logits: &Logits, tokens: &[u32]) -> Result<(), Error> {
+/// Where logits are written to: checked before anything is computed.
+struct Target {
+    path: PathBuf,
+    /// Beside it: what is not whole never has its name.
+    unfinished: PathBuf,
+}
+
+impl Target {
+    fn new(path: &Path, model: &Path) -> Result<Self, Error> {
+        let wrong = |what: &dyn std::fmt::Display| input(format!("--out {}: {what}", path.display()));
+        // Through a link, so that what it points to is replaced and not the link.
+        let path = match std::fs::canonicalize(path) {
+            Ok(found) if std::fs::canonicalize(model).is_ok_and(|model| model == found) => {
+                return Err(wrong(&"that is the model"));
+            }
+            Ok(found) if !found.is_file() => return Err(wrong(&"not a regular file")),
+            Ok(found) => found,
+            Err(error) if error.kind() == ErrorKind::NotFound => path.to_path_buf(),
+            Err(error) => return Err(wrong(&error)),
+        };
+        let name = path.file_name().ok_or_else(|| wrong(&"not a file name"))?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return Err(wrong(&format!("there is no folder {}", folder.display())));
+        }
+        let mut hidden = OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}.tmp", std::process::id()));
+        Ok(Self { unfinished: folder.join(hidden), path })
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), Error> {
+        let written = File::create_new(&self.unfinished)
+            .and_then(|mut file| file.write_all(bytes))
+            .and_then(|()| std::fs::rename(&self.unfinished, &self.path));
+        written.map_err(|error| {
+            if error.kind() != ErrorKind::AlreadyExists {
+                let _ = std::fs::remove_file(&self.unfinished);
+            }
+            failure(format!("writing {}: {error}", self.path.display()))
+        })
+    }
+}
+
+fn write(target: &Target, logits: &Logits, tokens: &[u32]) -> Result<(), Error> {
     let values: Vec<u8> = logits.values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let ids: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
     let shape = vec![tokens.len(), logits.vocabulary];
@@ -151,7 +230,7 @@ fn write(path: &Path, logits: &Logits, tokens: &[u32]) -> Result<(), Error> {
         ("tokens", TensorView::new(Dtype::I32, vec![tokens.len()], &ids).map_err(failure)?),
     ]);
     let bytes = safetensors::serialize(views, None).map_err(failure)?;
-    std::fs::write(path, bytes).map_err(|e| failure(format!("writing {}: {e}", path.display())))
+    target.write(&bytes)
 }
 
 /// How far two sets of logits lie apart.

@@ -1,11 +1,13 @@
 //! `tombolo run`: one answer to a prompt, streamed; without a prompt, a chat.
 
-use crate::args::{DeviceArgs, ModelArgs, SamplingArgs, SplitArgs, TokenList, token_list};
+use crate::args::{DeviceArgs, ModelArgs, SamplingArgs, SplitArgs, TokenList, count, token_list};
+use crate::backend::Place;
 use crate::commands::chat::{self, Chat};
 use crate::error::{Error, failure, input};
 use crate::interrupt::{self, Answer};
+use crate::limits::PROMPT_BYTES_MAX;
 use crate::load::{self, Loaded, ROWS, at_file, capacity};
-use crate::output::per_second;
+use crate::output::{self, per_second};
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
@@ -14,12 +16,12 @@ use std::time::Instant;
 use tombolo_engine::{Context, EngineError, Finish};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Config, Sampling};
-use tombolo_text::{ChatTemplate, Message, Tokenizer};
+use tombolo_text::{ChatTemplate, Message, TextError, Tokenizer};
 
 /// Context where none is asked for, if the model has as much.
 const DEFAULT_CONTEXT: usize = 4096;
-/// Most that is read from standard input as a prompt.
-const PROMPT_BYTES_MAX: u64 = 16 << 20;
+/// Rows of a step on the processor: between steps Ctrl-C ends a prompt, and more rows are hardly quicker there.
+const CPU_ROWS: usize = 128;
 
 /// Options of `run`.
 #[derive(clap::Args)]
@@ -27,16 +29,16 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Text to answer or go on with; without it, a chat, or the text on standard input
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens")]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "tokens", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Token ids instead of a text, as 1,2,3; the answer is printed as ids too
-    #[arg(long, value_name = "IDS", value_parser = token_list)]
+    #[arg(long, value_name = "IDS", value_parser = token_list, conflicts_with_all = ["chat", "system"])]
     tokens: Option<TokenList>,
     /// Most tokens of an answer [default: until it ends or the context is full]
-    #[arg(short = 'n', long = "predict", value_name = "N")]
+    #[arg(short = 'n', long = "predict", value_name = "N", value_parser = count)]
     predict: Option<usize>,
     /// Tokens that the context holds; 0: as many as the model was trained for [default: 4096 at most]
-    #[arg(short = 'c', long = "ctx-size", value_name = "N")]
+    #[arg(short = 'c', long = "ctx-size", value_name = "N", value_parser = count)]
     context: Option<usize>,
     /// Put the prompt through the model's chat template [default where it has one]
     #[arg(long, conflicts_with = "no_chat")]
@@ -45,7 +47,7 @@ pub(crate) struct RunArgs {
     #[arg(long, alias = "raw")]
     no_chat: bool,
     /// System message of the chat
-    #[arg(long, value_name = "TEXT", conflicts_with = "no_chat")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "no_chat", allow_hyphen_values = true)]
     system: Option<String>,
     /// Do not stop at the tokens that end an answer
     #[arg(long)]
@@ -71,27 +73,40 @@ pub(crate) struct Report {
     prompt_tokens: usize,
     /// Of the prompt, what the context held already.
     cached_tokens: usize,
+    /// Of the rest, what was run: less than all where an interrupt came first.
+    #[serde(skip)]
+    run_tokens: usize,
     prompt_seconds: f64,
     generated_seconds: f64,
 }
 
 impl Report {
-    /// Speeds; the first token comes out of the prompt's own pass.
+    /// Speeds, of what was done; the first token comes out of the prompt's own pass.
     fn summary(&self) -> String {
-        let (prompt, generated) = (self.prompt_tokens - self.cached_tokens, self.tokens.len());
+        let rate = |count: usize, seconds: f64| {
+            let is_known = count > 0 && seconds > 0.0;
+            if is_known { format!(" {:.1} tok/s", per_second(count, seconds)) } else { String::new() }
+        };
+        let (new, run, generated) = (self.prompt_tokens - self.cached_tokens, self.run_tokens, self.tokens.len());
+        let run_of = if run < new { format!("{run} of ") } else { String::new() };
         let cached =
             if self.cached_tokens > 0 { format!(" (and {} cached)", self.cached_tokens) } else { String::new() };
-        let prompt_rate = per_second(prompt, self.prompt_seconds);
-        let rate = per_second(generated.saturating_sub(1), self.generated_seconds);
-        format!("prompt {prompt} tokens{cached} {prompt_rate:.1} tok/s, generated {generated} tokens {rate:.1} tok/s")
+        let prompt_rate = rate(run, self.prompt_seconds);
+        let rate = rate(generated.saturating_sub(1), self.generated_seconds);
+        format!("prompt {run_of}{new} tokens{cached}{prompt_rate}, generated {generated} tokens{rate}")
     }
 
     pub(crate) fn print_summary(&self) {
-        eprintln!("{}", self.summary());
+        output::say(&self.summary());
     }
 
     pub(crate) fn was_interrupted(&self) -> bool {
         self.finish == "interrupted"
+    }
+
+    /// Whether there is no answer at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
     }
 }
 
@@ -121,18 +136,29 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         Some(tokenizer) if !args.no_chat && args.tokens.is_none() => template(&gguf, tokenizer, args)?,
         _ => None,
     };
+    if let Some(tokenizer) = tokenizer.as_ref().filter(|_| args.tokens.is_none()) {
+        check_vocabulary(&gguf, tokenizer, &config)?;
+    }
     let prompt = prompt(args)?;
+    if prompt.is_none() && args.tokens.is_none() && args.json {
+        return Err(input("--json prints one answer, not a chat: give a prompt by -p, or on standard input"));
+    }
     if prompt.is_none() && args.tokens.is_none() && template.is_none() {
         return Err(input("this model has no chat template to chat with: give a text to go on with by -p"));
     }
     let ids = match (&args.tokens, &prompt, &tokenizer) {
         (Some(ids), _, _) => Some(ids.0.clone()),
-        (None, Some(text), Some(tokenizer)) => Some(encode(text, tokenizer, template.as_ref(), args)?),
+        (None, Some(text), Some(tokenizer)) => Some(encode(text, &gguf, tokenizer, template.as_ref(), args)?),
         _ => None,
     };
     let context = context_size(args, &config)?;
-    check(ids.as_deref().unwrap_or_default(), &config, context)?;
-    let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity(ROWS, 1, context))?;
+    if let Some(ids) = &ids {
+        check(ids, &config, context)?;
+    }
+    let (choice, _) = load::plan(&gguf, &config, &args.device, &args.split)?;
+    let rows = if matches!(choice.place, Place::Cpu { .. }) { CPU_ROWS } else { ROWS };
+    let mut loaded = load::load(&gguf, &config, &args.device, &args.split, capacity(rows, 1, context))?;
+    loaded.engine.set_cancel(interrupt::is_pressed);
     loaded.print_summary();
     print_sampling(&sampling);
     let context = loaded.engine.open();
@@ -159,27 +185,46 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
 /// What is in force; with the seed, so that an answer can be had again.
 fn print_sampling(s: &Sampling) {
     if s.is_greedy() {
-        eprintln!("sampling: always the most likely token");
+        output::say("sampling: always the most likely token");
     } else {
         let (temperature, top_k, top_p, min_p) = (s.temperature, s.top_k, s.top_p, s.min_p);
-        eprintln!("sampling: --temp {temperature} --top-k {top_k} --top-p {top_p} --min-p {min_p} --seed {}", s.seed);
+        output::say(&format!(
+            "sampling: --temp {temperature} --top-k {top_k} --top-p {top_p} --min-p {min_p} --seed {}",
+            s.seed
+        ));
     }
 }
 
-/// Refuses, before anything is loaded, a prompt that cannot be run.
+/// Refuses a file whose text can become tokens that the model does not have.
+fn check_vocabulary(gguf: &Gguf, tokenizer: &Tokenizer, config: &Config) -> Result<(), Error> {
+    let (tokens, rows) = (tokenizer.vocabulary(), config.vocabulary);
+    if tokens > rows {
+        return Err(at_file(gguf, &format!("the tokenizer has {tokens} tokens, the embedding {rows} rows")));
+    }
+    Ok(())
+}
+
+/// Refuses, before anything is run, a prompt that cannot be.
 fn check(ids: &[u32], config: &Config, context: usize) -> Result<(), Error> {
+    if ids.is_empty() {
+        return Err(input("the prompt is empty"));
+    }
     if let Some(id) = ids.iter().find(|id| **id as usize >= config.vocabulary) {
         return Err(input(format!("token {id} is outside the model's vocabulary of {}", config.vocabulary)));
     }
     if ids.len() > context {
-        let tokens = ids.len();
-        return Err(input(format!("the prompt has {tokens} tokens; the context holds {context} (raise it with -c)")));
+        let (tokens, most) = (ids.len(), config.context);
+        let way = if context < most { format!("-c raises it, up to {most}") } else { "the most for this model".into() };
+        return Err(input(format!("the prompt has {tokens} tokens; the context holds {context}: {way}")));
     }
     Ok(())
 }
 
 /// The prompt, if there is one: given, or what a pipe brings.
 fn prompt(args: &RunArgs) -> Result<Option<String>, Error> {
+    if args.prompt.as_deref() == Some("") && !args.no_chat {
+        return Err(input("-p: the prompt is empty"));
+    }
     if args.prompt.is_some() || args.tokens.is_some() {
         return Ok(args.prompt.clone());
     }
@@ -189,7 +234,12 @@ fn prompt(args: &RunArgs) -> Result<Option<String>, Error> {
     }
     let mut text = String::new();
     let read = stdin.lock().take(PROMPT_BYTES_MAX + 1).read_to_string(&mut text);
-    read.map_err(|e| input(format!("standard input: {e}")))?;
+    read.map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => {
+            input("standard input is not UTF-8: convert it first, as iconv -t UTF-8 does")
+        }
+        _ => input(format!("standard input: {error}")),
+    })?;
     if text.len() as u64 > PROMPT_BYTES_MAX {
         return Err(input(format!("standard input: a prompt has at most {PROMPT_BYTES_MAX} bytes")));
     }
@@ -200,11 +250,19 @@ fn prompt(args: &RunArgs) -> Result<Option<String>, Error> {
 }
 
 fn template(gguf: &Gguf, tokenizer: &Tokenizer, args: &RunArgs) -> Result<Option<ChatTemplate>, Error> {
-    let template = ChatTemplate::from_metadata(gguf.metadata(), tokenizer).map_err(|e| at_file(gguf, &e))?;
+    let template = ChatTemplate::from_metadata(gguf.metadata(), tokenizer).map_err(|e| match e {
+        TextError::NoThread(_) => failure(e),
+        _ => in_template(gguf, &e),
+    })?;
     if template.is_none() && (args.chat || args.system.is_some()) {
         return Err(at_file(gguf, &"the model has no chat template; leave out --chat and --system"));
     }
     Ok(template)
+}
+
+/// A fault of the file's chat template, with the way around it.
+fn in_template(gguf: &Gguf, error: &TextError) -> Error {
+    at_file(gguf, &format!("{error}; --no-chat takes a prompt as it is, without the template"))
 }
 
 fn context_size(args: &RunArgs, config: &Config) -> Result<usize, Error> {
@@ -218,6 +276,7 @@ fn context_size(args: &RunArgs, config: &Config) -> Result<usize, Error> {
 
 fn encode(
     text: &str,
+    gguf: &Gguf,
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
     args: &RunArgs,
@@ -232,16 +291,22 @@ fn encode(
         messages.push(chat::message("system", system));
     }
     messages.push(chat::message("user", text));
-    rendered(template, tokenizer, &messages)
+    rendered(gguf, template, tokenizer, &messages)
 }
 
 /// A conversation as tokens, ready for the next answer. The template brings its own special tokens.
 pub(crate) fn rendered(
+    gguf: &Gguf,
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
     messages: &[Message],
 ) -> Result<Vec<u32>, Error> {
-    let text = template.render(messages, true).map_err(input)?;
+    let text = template.render(messages, true).map_err(|e| match e {
+        TextError::NoThread(_) => failure(e),
+        TextError::Template(_) | TextError::TemplateSyntax(_) | TextError::TemplateFuel { .. } => in_template(gguf, &e),
+        // The conversation is too long.
+        _ => input(e),
+    })?;
     tokenizer.encode(&text, true).map_err(input)
 }
 
@@ -254,6 +319,7 @@ impl Session {
         tokenizer: Option<&Tokenizer>,
         streaming: bool,
     ) -> Result<Report, Error> {
+        check(ids, &self.loaded.config, self.loaded.engine.capacity().context)?;
         let prompt_tokens = ids.len();
         let held = self.context.tokens().iter().zip(ids).take_while(|(a, b)| a == b).count();
         // The last token is run in any case: its logits are wanted.
@@ -262,7 +328,7 @@ impl Session {
         let mut decoder = tokenizer.map(Tokenizer::stream);
         let mut tokens = Vec::new();
         let (started, mut first) = (Instant::now(), None);
-        let interrupt = Answer::begin();
+        let _answer = Answer::begin();
         let mut interrupted = false;
         let on_token = |token: u32| {
             first.get_or_insert_with(Instant::now);
@@ -276,7 +342,7 @@ impl Session {
                 None => format!(",{token}"),
             };
             writer.write(&piece);
-            interrupted = interrupt.is_interrupted();
+            interrupted = interrupt::is_pressed();
             if interrupted || writer.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let engine = &mut self.loaded.engine;
@@ -287,6 +353,9 @@ impl Session {
             },
         )?;
         let ended = Instant::now();
+        // Nothing else stops a generation before its first token.
+        interrupted |= finish == Finish::Stopped && first.is_none();
+        let run_tokens = self.context.tokens().len().min(prompt_tokens).saturating_sub(cached_tokens);
         writer.write(&decoder.map(|d| d.finish()).unwrap_or_default());
         writer.end()?;
         let finish = match finish {
@@ -302,6 +371,7 @@ impl Session {
             finish,
             prompt_tokens,
             cached_tokens,
+            run_tokens,
             prompt_seconds: (first - started).as_secs_f64(),
             generated_seconds: (ended - first).as_secs_f64(),
         })

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tombolo_cuda::collective::Transport;
 use tombolo_cuda::collective::bench::{CALLS, NcclReport, Work, measure, measure_nccl};
 use tombolo_cuda::kernels::all_reduce::Wire;
+use tombolo_model::MAX_RANKS;
 
 /// Options of `bench collective`.
 #[derive(clap::Args)]
@@ -92,7 +93,8 @@ pub(crate) fn run(args: &CollectiveArgs) -> Result<ExitCode, Error> {
     let work = work(args)?;
     if args.nccl_child {
         let NcclReport { version, us, wrong } = measure_nccl(args.nccl_library.as_deref(), &work).map_err(failure)?;
-        println!("{}", serde_json::to_string(&ChildReport { version, us, wrong }).map_err(failure)?);
+        let report = serde_json::to_string(&ChildReport { version, us, wrong }).map_err(failure)?;
+        writeln!(std::io::stdout(), "{report}")?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut lines = Vec::new();
@@ -130,6 +132,9 @@ fn work(args: &CollectiveArgs) -> Result<Work, Error> {
     let unit = 4 * wire.bytes();
     if args.bytes == 0 || !args.bytes.is_multiple_of(unit) || args.bytes > 64 << 20 {
         return Err(input(format!("--bytes {}: a multiple of {unit} up to 64 MiB is needed", args.bytes)));
+    }
+    if let Some(ranks) = args.ranks.filter(|&ranks| ranks > MAX_RANKS) {
+        return Err(input(format!("--ranks {ranks}: at most {MAX_RANKS} are possible")));
     }
     let there = tombolo_cuda::devices().map_err(failure)?.len();
     let named = match &args.device {
@@ -286,6 +291,6 @@ fn print_json(work: &Work, lines: &[Line], remarks: &[String]) -> Result<(), Err
         "results": lines,
         "remarks": remarks,
     });
-    println!("{}", serde_json::to_string_pretty(&value).map_err(failure)?);
+    writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&value).map_err(failure)?)?;
     Ok(())
 }

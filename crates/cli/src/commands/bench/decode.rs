@@ -1,10 +1,10 @@
 //! `tombolo bench decode`: prefill (`pp`) and decode (`tg`) of one sequence. Loading, tokenising and the first, warming
 //! run are not timed.
 
-use crate::args::{DeviceArgs, ModelArgs, SplitArgs};
+use crate::args::{DeviceArgs, ModelArgs, SplitArgs, count};
 use crate::commands::bench::table::{Format, Printer, Row};
 use crate::error::{Error, failure, input};
-use crate::interrupt;
+use crate::interrupt::{self, Answer};
 use crate::load::{self, Loaded, ROWS, capacity};
 use crate::output::{self, mean_and_deviation};
 use std::process::ExitCode;
@@ -19,25 +19,25 @@ pub(crate) struct DecodeArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Tokens to prefill; 0: none
-    #[arg(short = 'p', long = "n-prompt", value_delimiter = ',', default_value = "512", value_name = "N,…")]
+    #[arg(short = 'p', long = "n-prompt", value_delimiter = ',', default_value = "512", value_name = "N,…", value_parser = count)]
     prompt: Vec<usize>,
     /// Tokens to decode; 0: none
-    #[arg(short = 'n', long = "n-gen", value_delimiter = ',', default_value = "128", value_name = "N,…")]
+    #[arg(short = 'n', long = "n-gen", value_delimiter = ',', default_value = "128", value_name = "N,…", value_parser = count)]
     generate: Vec<usize>,
     /// Tokens that are in the context already
-    #[arg(short = 'd', long = "n-depth", value_delimiter = ',', default_value = "0", value_name = "N,…")]
+    #[arg(short = 'd', long = "n-depth", value_delimiter = ',', default_value = "0", value_name = "N,…", value_parser = count)]
     depth: Vec<usize>,
     /// Runs of each test
-    #[arg(short = 'r', long = "repetitions", default_value_t = 5, value_name = "N")]
+    #[arg(short = 'r', long = "repetitions", default_value_t = 5, value_name = "N", value_parser = count)]
     repetitions: usize,
     /// Rows of a prefill step
-    #[arg(short = 'b', long = "ubatch-size", alias = "batch-size", default_value_t = ROWS, value_name = "N")]
+    #[arg(short = 'b', long = "ubatch-size", alias = "batch-size", default_value_t = ROWS, value_name = "N", value_parser = count)]
     rows: usize,
     /// Threads on the processor [default: one per core]
-    #[arg(short = 't', long, value_delimiter = ',', value_name = "N,…")]
+    #[arg(short = 't', long, value_delimiter = ',', value_name = "N,…", value_parser = count)]
     threads: Vec<usize>,
     /// Ranks to split the model over, short -tp [default: 1, or one per GPU named in --device]
-    #[arg(long, visible_alias = "tp", value_delimiter = ',', value_name = "N,…")]
+    #[arg(long, visible_alias = "tp", value_delimiter = ',', value_name = "N,…", value_parser = count)]
     tensor_parallel_size: Vec<usize>,
     /// How to print
     #[arg(short = 'o', long = "output", default_value = "md", value_enum, value_name = "FORMAT")]
@@ -60,23 +60,60 @@ pub(crate) fn run(args: &DecodeArgs) -> Result<ExitCode, Error> {
     let tests = tests(args)?;
     let gguf = load::open(args.model.path()?)?;
     let config = load::config(&gguf)?;
-    let context = tests.iter().map(|t| t.depth + t.prompt + t.generate).max().unwrap_or(0);
-    if context > tombolo_model::limits::CONTEXT {
-        return Err(input(format!("{context} tokens in all are more than any context holds")));
+    let context = context(&tests)?;
+    let splits = splits(args);
+    // All of them first: after an hour of measuring it is late to hear that the last one cannot be.
+    for split in &splits {
+        load::plan(&gguf, &config, &args.device, split)?;
     }
     let capacity = capacity(args.rows.min(context), 1, context);
     let mut printer = Printer::new(args.output);
-    for split in splits(args) {
-        let mut loaded = load::load(&gguf, &config, &args.device, &split, capacity)?;
-        loaded.print_summary();
-        for &test in &tests {
-            let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-            let nanoseconds = measure(&mut loaded, test, args.repetitions).map_err(failure)?;
-            printer.print(&row(&loaded, args, test, output::iso_time(started), nanoseconds))?;
+    // What is begun as one array must end as one: Ctrl-C ends the measuring first, and then the program.
+    let answer = (args.output == Format::Json).then(Answer::begin);
+    let mut measured = || {
+        for split in &splits {
+            let mut loaded = load::load(&gguf, &config, &args.device, split, capacity)?;
+            loaded.engine.set_cancel(interrupt::is_pressed);
+            loaded.print_summary();
+            for &test in &tests {
+                let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+                let Some(nanoseconds) = measure(&mut loaded, test, args.repetitions)? else {
+                    return Ok(ExitCode::from(interrupt::EXIT_CODE));
+                };
+                printer.print(&row(&loaded, args, test, output::iso_time(started), nanoseconds))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    };
+    let ended: Result<ExitCode, Error> = measured();
+    drop(answer);
+    if ended.is_ok() || printer.has_printed() {
+        // Of two errors the first is the one to hear of.
+        let finished = printer.finish();
+        if ended.is_ok() {
+            finished?;
         }
     }
-    printer.finish()?;
-    Ok(ExitCode::SUCCESS)
+    ended
+}
+
+/// Tokens that the longest test needs room for.
+fn context(tests: &[Test]) -> Result<usize, Error> {
+    let most = tombolo_model::limits::CONTEXT;
+    let mut longest = 0;
+    for test in tests {
+        let tokens = test.depth.checked_add(test.prompt).and_then(|sum| sum.checked_add(test.generate));
+        match tokens.filter(|&tokens| tokens <= most) {
+            Some(tokens) => longest = longest.max(tokens),
+            None => {
+                let Test { prompt, generate, depth } = *test;
+                return Err(input(format!(
+                    "-d {depth} with -p {prompt} or -n {generate}: more than the {most} tokens that any context holds"
+                )));
+            }
+        }
+    }
+    Ok(longest)
 }
 
 fn tests(args: &DecodeArgs) -> Result<Vec<Test>, Error> {
@@ -106,12 +143,21 @@ fn splits(args: &DecodeArgs) -> Vec<SplitArgs> {
     pairs.map(|(threads, tensor_parallel_size)| SplitArgs { threads, tensor_parallel_size }).collect()
 }
 
-/// Nanoseconds of each repetition.
-fn measure(loaded: &mut Loaded, test: Test, repetitions: usize) -> Result<Vec<u64>, EngineError> {
+/// Nanoseconds of each repetition; `None` where Ctrl-C ended them.
+fn measure(loaded: &mut Loaded, test: Test, repetitions: usize) -> Result<Option<Vec<u64>>, Error> {
     // The warming run is short: it is there for page faults and caches, not for a figure.
     let warm = Test { prompt: test.prompt.min(ROWS), generate: test.generate.min(1), depth: 0 };
-    once(loaded, warm)?;
-    (0..repetitions).map(|_| once(loaded, test)).collect()
+    let runs = std::iter::once(warm).chain(std::iter::repeat_n(test, repetitions));
+    let mut samples = Vec::new();
+    for run in runs {
+        match once(loaded, run) {
+            Err(EngineError::Cancelled) => return Ok(None),
+            _ if interrupt::is_pressed() => return Ok(None),
+            nanoseconds => samples.push(nanoseconds.map_err(failure)?),
+        }
+    }
+    samples.remove(0);
+    Ok(Some(samples))
 }
 
 fn once(loaded: &mut Loaded, test: Test) -> Result<u64, EngineError> {
@@ -171,7 +217,12 @@ fn row(loaded: &Loaded, args: &DecodeArgs, test: Test, test_time: String, sample
         n_ubatch: args.rows,
         n_threads: loaded.choice.place.threads(),
         tensor_parallel_size: loaded.choice.ranks,
-        transport: format!("{:?}", args.device.transport).to_lowercase(),
+        // Where nothing is carried there is no transport.
+        transport: if on_gpu && loaded.choice.ranks > 1 {
+            format!("{:?}", args.device.transport).to_lowercase()
+        } else {
+            "-".into()
+        },
         arith: format!("{:?}", args.device.arith).to_lowercase(),
         n_prompt: test.prompt,
         n_gen: test.generate,
@@ -211,7 +262,15 @@ fn cpu_name() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::token;
+    use super::*;
+
+    #[test]
+    fn lengths_do_not_wrap() {
+        let with = |depth, prompt| context(&[Test { prompt, generate: 0, depth }]);
+        assert_eq!(with(3, 4).unwrap(), 7);
+        assert!(with(usize::MAX, 2).is_err());
+        assert!(with(0, tombolo_model::limits::CONTEXT + 1).is_err());
+    }
 
     #[test]
     fn tokens_are_of_the_vocabulary_and_differ() {

@@ -121,6 +121,11 @@ impl Printer {
         }
     }
 
+    /// Whether there is anything to finish.
+    pub(crate) fn has_printed(&self) -> bool {
+        self.printed > 0
+    }
+
     pub(crate) fn finish(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self.format {

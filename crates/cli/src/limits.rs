@@ -1,0 +1,15 @@
+//! The most that is taken from the command line, from standard input and from files that are no models: beyond it one
+//! line says so, instead of the machine running out of something.
+
+/// Threads on the processor: more than any machine has cores.
+pub(crate) const THREADS_MAX: usize = 1024;
+/// Bytes read from standard input as a prompt.
+pub(crate) const PROMPT_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of one message of a chat.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a file with reference logits, which is held in memory whole.
+pub(crate) const REFERENCE_BYTES_MAX: u64 = 8 << 30;
+/// Characters of a line on standard error.
+pub(crate) const LINE_CHARS_MAX: usize = 300;
+/// Characters of a model's name.
+pub(crate) const NAME_CHARS_MAX: usize = 72;
