@@ -120,7 +120,11 @@ impl Place {
         match self {
             Place::Cpu { threads } => {
                 let options = tombolo_cpu::Options { threads: *threads, arith, deadline: DEADLINE };
-                tombolo_cpu::load(gguf, config, ranks, capacity, &options).map_err(failure)
+                tombolo_cpu::load(gguf, config, ranks, capacity, &options).map_err(|error| match error {
+                    tombolo_cpu::LoadError::Memory { .. } => failure(format!("{error}; a shorter context wants less")),
+                    tombolo_cpu::LoadError::Thread(_) => failure(format!("{error}; -t asks for fewer")),
+                    _ => failure(error),
+                })
             }
             Place::Cuda { devices } => {
                 let transport = match transport {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{fail, golden, scratch, text};
+use common::{fail, golden, run, run_with_input, scratch, speaking_model, speaking_model_with, text};
 use std::path::PathBuf;
 
 const COMMANDS: [&[&str]; 4] = [
@@ -128,7 +128,11 @@ fn wrong_options_are_one_line() {
 fn tokens_outside_the_vocabulary_are_refused() {
     let model = golden("tiny-llama.gguf");
     fail(&["run", text(&model), "--tokens", "1,256", "--device", "cpu"], 2, &["256"]);
-    fail(&["logits", text(&model), "--tokens", "999", "--out", "unwritten.safetensors"], 2, &["999", "vocabulary of 256"]);
+    fail(
+        &["logits", text(&model), "--tokens", "999", "--out", "unwritten.safetensors"],
+        2,
+        &["999", "vocabulary of 256"],
+    );
 }
 
 #[test]
@@ -145,4 +149,101 @@ fn a_bad_reference_is_refused() {
     fail(&["logits", model, "--compare", text(&path)], 2, &["bad.safetensors"]);
     let other = golden("tiny-qwen3.safetensors");
     fail(&["logits", model, "--compare", text(&other)], 2, &["[64, 250]", "[64, 256]"]);
+}
+
+#[test]
+fn what_cannot_be_taken_is_not_begun() {
+    let model = golden("tiny-llama.gguf");
+    let model = text(&model);
+    let most = usize::MAX.to_string();
+    fail(&["run", model, "--tokens", "1", "--device", "cpu", "-t", &most], 2, &["--threads", "1024"]);
+    fail(&["bench", "decode", model, "--device", "cpu", "-t", "1025"], 2, &["--threads 1025"]);
+    fail(&["bench", "decode", model, "-p", "2", "-d", &most], 2, &[&most, "any context"]);
+    fail(&["bench", "collective", "--ranks", &most], 2, &["--ranks", "at most 8"]);
+    // All combinations are looked at before the first is measured, so nothing was printed.
+    fail(&["bench", "decode", model, "--device", "cpu", "-tp", "1,3", "-o", "json"], 2, &["cannot split"]);
+    let tokens = vec!["1"; 513].join(",");
+    fail(&["logits", model, "--tokens", &tokens, "--out", "unwritten.safetensors"], 2, &["513 tokens", "512"]);
+}
+
+#[test]
+fn negative_numbers_are_values() {
+    let model = golden("tiny-llama.gguf");
+    let with = |option: &str, value: &str, parts: &[&str]| {
+        fail(&["run", text(&model), "--tokens", "1", option, value], 2, parts);
+    };
+    with("--temp", "-1", &["--temp -1", "between 0 and 1000"]);
+    with("-n", "-1", &["'-1'", "whole number from 0"]);
+    with("-tp", "-1", &["'-1'", "whole number from 0"]);
+    let logits = ["logits", text(&model), "--compare", "x", "--tolerance"];
+    for tolerance in ["-1", "NaN"] {
+        fail(&[logits.as_slice(), &[tolerance]].concat(), 2, &["--tolerance", "from 0"]);
+    }
+}
+
+#[test]
+fn an_option_that_would_do_nothing_is_refused() {
+    let model = golden("tiny-llama.gguf");
+    let model = text(&model);
+    let ids = ["run", model, "--tokens", "1", "--device", "cpu"];
+    fail(&[ids.as_slice(), &["--transport", "host"]].concat(), 2, &["--transport host", "processor"]);
+    fail(&[ids.as_slice(), &["--system", "x"]].concat(), 2, &["cannot be used with"]);
+    fail(&[ids.as_slice(), &["--chat"]].concat(), 2, &["cannot be used with"]);
+}
+
+#[test]
+fn no_command_ends_in_one_line_too() {
+    for args in [[].as_slice(), &["bench"]] {
+        let ran = run(args);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
+        assert!(ran.err.contains("Usage"), "{}", ran.err);
+        assert!(ran.err.lines().last().unwrap().starts_with("error: no command"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_tokenizer_larger_than_the_model_is_refused() {
+    let model = speaking_model_with("large.gguf", &["one", "two"], "x");
+    fail(&["run", text(&model), "-p", "hello"], 2, &["large.gguf", "258 tokens", "256 rows"]);
+}
+
+#[test]
+fn a_template_that_fails_is_named_in_one_short_line() {
+    let model = speaking_model_with("raise.gguf", &[], "{{ raise_exception('x' * 5000) }}");
+    fail(&["run", text(&model), "-p", "hello"], 2, &["raise.gguf", "--no-chat"]);
+    let ran = run(&["run", text(&model), "-p", "hello"]);
+    assert!(ran.err.chars().count() < 320, "{}", ran.err);
+    let model = speaking_model_with("syntax.gguf", &[], "{% for");
+    fail(&["run", text(&model), "-p", "hello"], 2, &["syntax.gguf", "does not parse", "--no-chat"]);
+}
+
+#[test]
+fn a_prompt_that_cannot_be_run_is_refused_before_loading() {
+    let model = speaking_model("prompts.gguf");
+    let model = text(&model);
+    fail(&["run", model, "-p", ""], 2, &["empty"]);
+    fail(&["run", model, "--no-chat", "-p", ""], 2, &["empty"]);
+    fail(&["run", model, "--no-chat", "-c", "3", "-p", "four"], 2, &["4 tokens", "-c raises it, up to 512"]);
+    let long = "x".repeat(513);
+    let ran = run(&["run", model, "--no-chat", "-p", &long]);
+    assert!(ran.code == Some(2) && !ran.err.contains("-c"), "{}", ran.err);
+    let ran = run_with_input(&["run", model], b"\xff\xfe");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("not UTF-8") && ran.err.contains("iconv"), "{}", ran.err);
+}
+
+#[test]
+#[cfg(unix)]
+fn only_regular_files_are_read_and_written() {
+    let model = golden("tiny-llama.gguf");
+    let model = text(&model);
+    fail(&["logits", model, "--compare", "/dev/zero"], 2, &["/dev/zero", "not a regular file"]);
+    let to = |out: &str, parts: &[&str]| fail(&["logits", model, "--tokens", "1", "--out", out], 2, parts);
+    to("/dev/null", &["/dev/null", "not a regular file"]);
+    to("no/such/folder/x", &["no folder no/such/folder"]);
+    to(model, &["that is the model"]);
+    let link = scratch("link.safetensors");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(model, &link).unwrap();
+    to(text(&link), &["that is the model"]);
 }

@@ -176,3 +176,67 @@ fn a_reader_that_goes_away_is_no_error() {
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_standard_error_does_not_end_the_work() {
+    let model = golden("tiny-llama.gguf");
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let args = ["run", text(&model), "--tokens", "1,2", "-n", "4", "--temp", "0"];
+    let output = tombolo(&args).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), succeed(&args).out);
+    let output = tombolo(&["run", "no/such/model"]).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_prompt_may_begin_with_a_hyphen() {
+    let model = speaking_model("hyphen.gguf");
+    let tokens = |args: &[&str]| -> serde_json::Value {
+        let always = ["run", text(&model), "--no-chat", "--json", "-n", "1", "--device", "cpu"];
+        let ran = succeed(&[always.as_slice(), args].concat());
+        serde_json::from_str::<serde_json::Value>(&ran.out).unwrap()["prompt_tokens"].clone()
+    };
+    assert_eq!(tokens(&["-p", "-x 1"]), 4);
+    assert_eq!(tokens(&["-p", "-tp", "-tp2"]), 3);
+}
+
+#[test]
+fn no_speed_is_said_of_work_not_done() {
+    let model = golden("tiny-llama.gguf");
+    let last = |n: &str| {
+        let ran = succeed(&["run", text(&model), "--tokens", "1,2,3", "-n", n]);
+        ran.err.lines().last().unwrap().to_string()
+    };
+    assert_eq!(last("0"), "prompt 0 of 3 tokens, generated 0 tokens");
+    assert!(last("1").ends_with("generated 1 tokens"), "{}", last("1"));
+}
+
+#[test]
+fn the_transport_of_a_bench_is_the_one_in_force() {
+    let model = golden("tiny-llama.gguf");
+    let args = ["bench", "decode", text(&model), "-p", "2", "-n", "0", "-r", "1", "--device", "cpu", "-tp", "2"];
+    let ran = succeed(&[args.as_slice(), &["-o", "jsonl"]].concat());
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&ran.out).unwrap()["transport"], "-");
+}
+
+/// Begins `args`, lets them work for a moment, and presses Ctrl-C.
+#[cfg(unix)]
+fn interrupted(args: &[&str]) -> Ran {
+    let child = tombolo(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    let status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+    Ran::from(child.wait_with_output().unwrap())
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupt_leaves_whole_json() {
+    let model = golden("tiny-llama.gguf");
+    // It would go on for hours.
+    let ran = interrupted(&["bench", "decode", text(&model), "-n", "0", "-r", "9999999", "-p", "2", "-o", "json"]);
+    assert_eq!(ran.code, Some(130), "{}", ran.err);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&ran.out).unwrap(), serde_json::json!([]));
+}

@@ -57,7 +57,7 @@ pub enum LoadError {
     Weights(#[from] QuantError),
     #[error("no memory for {what}: {mib} MiB wanted ({source})")]
     Memory { what: String, mib: usize, source: std::io::Error },
-    #[error("the system gives no thread: {0}")]
+    #[error("the system gives no more threads: {0}")]
     Thread(std::io::Error),
     #[error("this processor cannot run {} kernels; it can run {available}", tier.name())]
     Tier { tier: Tier, available: String },
@@ -108,9 +108,13 @@ pub fn load_with(
         let gguf = &gguf;
         let threads: Vec<_> = ranks
             .into_iter()
-            .map(|comm| scope.spawn(move || backend::CpuBackend::load(gguf, config, comm, capacity, options, kernels)))
+            .map(|comm| {
+                let load = move || backend::CpuBackend::load(gguf, config, comm, capacity, options, kernels);
+                std::thread::Builder::new().spawn_scoped(scope, load)
+            })
             .collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+        let join = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| {
+            let thread = thread.map_err(LoadError::Thread)?;
             thread.join().unwrap_or_else(|_| Err(LoadError::Panicked { message: "a rank panicked".into() }))
         };
         threads.into_iter().map(join).collect::<Vec<_>>()

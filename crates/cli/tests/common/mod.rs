@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tombolo_gguf::{Array, Gguf, Value, Writer};
@@ -52,6 +53,16 @@ pub(crate) fn succeed(args: &[&str]) -> Ran {
     ran
 }
 
+/// Runs with these bytes on standard input.
+pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> Ran {
+    let mut command = tombolo(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    // A child that read enough has closed its end.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap().into()
+}
+
 /// Fails with this exit code and one line on standard error that holds every one of `parts`.
 #[track_caller]
 pub(crate) fn fail(args: &[&str], code: i32, parts: &[&str]) {
@@ -71,18 +82,23 @@ pub(crate) fn text(path: &Path) -> &str {
 
 /// The golden llama with a vocabulary of the 256 bytes and a chat template, so that text goes in and out.
 pub(crate) fn speaking_model(name: &str) -> PathBuf {
+    speaking_model_with(name, &[], "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+}
+
+/// The same with more tokens and another template.
+pub(crate) fn speaking_model_with(name: &str, more_tokens: &[&str], template: &str) -> PathBuf {
     let gguf = Gguf::open(&golden("tiny-llama.gguf")).unwrap();
     let path = scratch(name);
     let mut writer = Writer::new(File::create(&path).unwrap());
     for (key, value) in gguf.metadata().iter().filter(|(key, _)| !key.starts_with("tokenizer.")) {
         writer.metadata(key, value.clone()).unwrap();
     }
-    let tokens: Vec<String> = (0..=255u8).map(|byte| byte_spelling(byte).to_string()).collect();
+    let bytes = (0..=255u8).map(|byte| byte_spelling(byte).to_string());
+    let tokens = bytes.chain(more_tokens.iter().map(|token| (*token).to_string())).collect();
     writer.metadata("tokenizer.ggml.model", Value::String("gpt2".into())).unwrap();
     writer.metadata("tokenizer.ggml.pre", Value::String("qwen2".into())).unwrap();
     writer.metadata("tokenizer.ggml.tokens", Value::Array(Array::String(tokens))).unwrap();
     writer.metadata("tokenizer.ggml.merges", Value::Array(Array::String(Vec::new()))).unwrap();
-    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
     writer.metadata("tokenizer.chat_template", Value::String(template.into())).unwrap();
     for tensor in gguf.tensors() {
         writer.tensor(&tensor.name, &tensor.dims, tensor.ty).unwrap();

@@ -1,4 +1,4 @@
-//! llama-bench's output formats: its column and field names, so that what reads the one reads the other. Fields of our
+//! llama-bench's output formats: a part of its columns and fields, by its names. Fields of our
 //! own (`tensor_parallel_size`, `transport`, `arith`) stand beside them.
 
 use crate::output;
