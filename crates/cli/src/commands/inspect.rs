@@ -1,6 +1,7 @@
 //! `tombolo inspect`: what is in a GGUF file, and into how many parts it can be split.
 
 use crate::error::{Error, failure};
+use crate::limits::LINE_CHARS_MAX;
 use crate::load;
 use crate::output;
 use serde::Serialize;
@@ -100,8 +101,8 @@ fn inspect(gguf: &Gguf, args: &InspectArgs) -> Inspection {
         metadata: gguf.metadata().iter().map(|(key, value)| (key.to_string(), short(value))).collect(),
         types: types(gguf),
         tensor_parallel_sizes: sizes.filter(|sizes| !sizes.is_empty()),
-        model_fault: fault,
-        tokenizer: tokenizer(gguf),
+        model_fault: fault.map(|fault| output::shortened(&fault, LINE_CHARS_MAX)),
+        tokenizer: output::shortened(&tokenizer(gguf), LINE_CHARS_MAX),
         tensors: tensors
             .map(|t| TensorRow { name: t.name.clone(), ty: t.ty.name(), dims: t.dims.clone(), bytes: t.bytes })
             .collect(),
@@ -192,7 +193,7 @@ fn print(i: &Inspection, out: &mut impl Write) -> std::io::Result<()> {
     writeln!(out, "{}: GGUF version {}, {}", output::one_line(&i.file), i.version, output::bytes(i.file_bytes))?;
     let widest = i.metadata.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0).min(48);
     for (key, value) in &i.metadata {
-        writeln!(out, "  {:<widest$}  {value}", output::one_line(key))?;
+        writeln!(out, "  {:<widest$}  {value}", shortened(key))?;
     }
     writeln!(out, "\n  type      tensors    parameters          size")?;
     for row in &i.types {
