@@ -39,11 +39,12 @@ impl Workers {
         let start = |(rank, backend): (usize, Box<dyn Backend>)| {
             let (commands, inbox) = channel();
             let (outbox, answers) = channel();
+            // Without a thread both channels close, which shows when the first answer is collected.
             let thread = std::thread::Builder::new()
                 .name(format!("rank {rank}"))
                 .spawn(move || serve(backend, &inbox, &outbox))
-                .expect("the system can start a thread per rank");
-            Worker { commands: Some(commands), answers, thread: Some(thread) }
+                .ok();
+            Worker { commands: Some(commands), answers, thread }
         };
         Self { ranks: backends.into_iter().enumerate().map(start).collect(), silent: false }
     }
@@ -75,7 +76,7 @@ impl Workers {
                 Ok(Err(Failure::Backend(error))) => EngineError::Backend { rank, error },
                 Ok(Err(Failure::Panic(reason))) => EngineError::RankDied { rank, reason },
                 Err(RecvTimeoutError::Disconnected) => {
-                    EngineError::RankDied { rank, reason: "its thread ended".into() }
+                    EngineError::RankDied { rank, reason: "its thread ended or could not be started".into() }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.silent = true;
