@@ -89,11 +89,13 @@ impl Shape {
         (self.rows_slots() / (self.heads / self.kv_heads)).max(1)
     }
 
-    /// Into how many parts [`attention_decode`] may split a context: enough to fill the device at long contexts.
+    /// Into how many parts [`attention_decode`] may split a context: enough to fill the device at long contexts, but never
+    /// more blocks than are resident at once (two on a multiprocessor): the product after it starts to stage its weights
+    /// when the last of them has started.
     pub fn splits(&self, rows: usize, table_len: usize, multiprocessors: usize) -> usize {
         let blocks = rows * self.groups(self.decode_slots(rows));
         // A part is at least four KV blocks (LEAST_BLOCKS of attention.cu).
-        (2 * multiprocessors).div_ceil(blocks).min(table_len.div_ceil(4)).clamp(1, 64)
+        (2 * multiprocessors / blocks).min(table_len.div_ceil(4)).clamp(1, 64)
     }
 
     /// Bytes of [`Attention::parts`].
@@ -313,7 +315,7 @@ mod tests {
     #[test]
     fn a_context_is_split_only_where_blocks_are_short() {
         let s = Shape { heads: 32, kv_heads: 8, head_dim: 128, cache: CacheType::F16 };
-        assert_eq!(s.splits(1, 1024, 132), 9);
+        assert_eq!(s.splits(1, 1024, 132), 8);
         assert_eq!(s.splits(64, 1024, 132), 1);
         assert_eq!(s.splits(1, 4, 132), 1, "one part per four KV blocks at most");
     }
