@@ -80,8 +80,10 @@ pub fn encode(ty: TensorType, values: &[f32], out: &mut Vec<u8>) -> Result<(), Q
 /// One type over whole blocks of matching number; all can be decoded.
 pub(crate) struct Codec {
     decode: fn(&[u8], &mut [f32]),
-    encode: Option<fn(&[f32], &mut [u8])>,
+    encode: Option<Encode>,
 }
+
+type Encode = fn(&[f32], &mut [u8]);
 
 macro_rules! decode_with {
     ($module:ident) => {
