@@ -2,7 +2,13 @@
 #![allow(unsafe_code)]
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 use std::fs::File;
+use std::ops::Range;
+
+/// The largest page in use: ranges are given back in whole ones.
+const PAGE: usize = 1 << 16;
 
 /// The whole file.
 pub(crate) enum Data {
@@ -23,6 +29,19 @@ impl Data {
         match self {
             Self::Map(map) => map,
             Self::Held(bytes) => bytes,
+        }
+    }
+
+    /// Gives the pages that lie wholly in `range` back to the system.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let Self::Map(map) = self {
+            let start = range.start.next_multiple_of(PAGE);
+            if let Some(length) = (range.end / PAGE * PAGE).checked_sub(start).filter(|&n| n > 0) {
+                // Advice: where it is not taken, pages merely stay.
+                // SAFETY: the map is shared and never written to, so that pages come back from the file as they were.
+                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, length) };
+            }
         }
     }
 }

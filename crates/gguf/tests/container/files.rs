@@ -27,8 +27,11 @@ fn g48_what_is_no_file() {
     let error = Gguf::open(&path("absent")).unwrap_err();
     assert!(matches!(error.fault, Fault::Io { what: "open", .. }), "{error}");
     assert!(error.to_string().contains("absent: cannot open: "), "{error}");
-    let error = Gguf::open(&std::env::temp_dir()).unwrap_err();
-    assert!(matches!(error.fault, Fault::NotAFile { found: "a directory" }), "{error}");
+    let directory = path("directory");
+    std::fs::create_dir_all(directory.join("m-00002-of-00002.gguf")).unwrap();
+    let error = Gguf::open(&directory).unwrap_err();
+    assert!(matches!(error.fault, Fault::NoModel { .. }), "{error}");
+    std::fs::remove_dir_all(directory).unwrap();
     let empty = path("empty");
     std::fs::write(&empty, []).unwrap();
     assert!(matches!(Gguf::open(&empty).unwrap_err().fault, Fault::Truncated { .. }));
@@ -48,6 +51,61 @@ fn g48_devices_links_and_sparse_files() {
     std::fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
     assert!(matches!(Gguf::open(&sparse).unwrap_err().fault, Fault::BadMagic { .. }));
     std::fs::remove_file(sparse).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn g48_pipes_are_not_waited_for() {
+    let pipe = path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let error = Gguf::open(&pipe).unwrap_err();
+    std::fs::remove_file(pipe).unwrap();
+    assert!(matches!(error.fault, Fault::NotAFile { found: "a device, pipe or socket" }), "{error}");
+    // Files of /proc say that they have no bytes.
+    assert!(matches!(Gguf::open("/proc/self/status".as_ref()).unwrap_err().fault, Fault::Truncated { .. }));
+}
+
+#[test]
+fn g48_a_file_that_changes_is_found_out() {
+    let path = path("changing.gguf");
+    std::fs::write(&path, golden().0).unwrap();
+    let length = golden().0.len() as u64;
+    let gguf = Gguf::open(&path).unwrap();
+    gguf.check_unchanged().unwrap();
+    // Another file under the same name: the one that is mapped lives on.
+    let other = path.with_extension("other");
+    std::fs::write(&other, b"other").unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    gguf.check_unchanged().unwrap();
+    assert_eq!(gguf.bytes(&gguf.tensors()[0]).len(), 68);
+
+    std::fs::write(&path, golden().0).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+    let error = gguf.check_unchanged().unwrap_err();
+    assert!(matches!(error.fault, Fault::Changed { was, is: 100 } if was == length), "{error}");
+    assert!(error.to_string().contains("changing.gguf: changed while it was in use"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    gguf.check_unchanged().unwrap();
+}
+
+#[test]
+fn bytes_that_were_released_come_back() {
+    let path = path("released.gguf");
+    let mut w = tombolo_gguf::Writer::new(Vec::new());
+    w.tensor("t", &[1 << 20], tombolo_gguf::TensorType::F32).unwrap().finish_header().unwrap();
+    let data: Vec<u8> = (0..4usize << 20).map(|i| (i % 251) as u8).collect();
+    w.data(&data).unwrap();
+    std::fs::write(&path, w.finish().unwrap()).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let info = gguf.tensor("t").unwrap();
+    for _ in 0..2 {
+        assert!(gguf.bytes(info) == data);
+        gguf.release(info);
+    }
+    assert!(gguf.bytes(info) == data);
+    golden().read().unwrap().release(info);
 }
 
 #[test]

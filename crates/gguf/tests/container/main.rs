@@ -6,5 +6,6 @@ mod files;
 mod raw;
 mod robust;
 mod round_trip;
+mod splits;
 mod tensors;
 mod values;

@@ -1,7 +1,7 @@
 //! Metadata values: G11, G12, G14 to G19; and what the accessors make of good ones.
 
 use crate::raw::{ARRAY, Raw, STRING, U32, assert_fault, golden};
-use tombolo_gguf::{Array, Fault, Value, ValueError, limits};
+use tombolo_gguf::{Array, Fault, Value, ValueError, Warning, limits};
 
 #[test]
 fn g11_value_types() {
@@ -20,10 +20,19 @@ fn g12_duplicate_keys() {
 
 #[test]
 fn g14_strings_are_utf_8() {
-    let raw = Raw::new(0, 1).key("general.name", STRING).u64(2).bytes(&[0xc3, 0x28]);
-    assert_fault!(raw, Fault::BadUtf8 { key } if key == "general.name");
-    let raw = Raw::new(0, 1).array("tokens", STRING, 1).u64(1).bytes(&[0xff]);
-    assert_fault!(raw, Fault::BadUtf8 { key } if key == "tokens");
+    for key in ["general.architecture", "tokenizer.chat_template"] {
+        let raw = Raw::new(0, 1).key(key, STRING).u64(2).bytes(&[0xc3, 0x28]);
+        assert_fault!(raw, Fault::BadUtf8 { key: k } if k == key);
+    }
+    let raw = Raw::new(0, 1).array("tokenizer.ggml.tokens", STRING, 1).u64(1).bytes(&[0xff]);
+    assert_fault!(raw, Fault::BadUtf8 { key } if key == "tokenizer.ggml.tokens");
+    // What nothing depends on is shown as well as it can be.
+    let raw = Raw::new(0, 2).key("general.name", STRING).u64(2).bytes(&[0xc3, 0x28]);
+    let gguf = raw.array("general.tags", STRING, 2).string("a").u64(1).bytes(&[0xff]).read().unwrap();
+    assert_eq!(gguf.metadata().str("general.name"), Some("\u{fffd}("));
+    let warned = |key: &str| Warning::NotUtf8 { path: None, key: key.into() };
+    assert_eq!(gguf.warnings(), [warned("general.name"), warned("general.tags")]);
+    assert_eq!(gguf.warnings()[0].to_string(), "GGUF in memory: key \"general.name\" has a string that is not UTF-8");
 }
 
 #[test]
