@@ -2,7 +2,9 @@
 //! writes comes back. Case numbers such as G07 are those of the project's list of hostile files.
 
 mod counts;
+mod fields;
 mod files;
+mod mutants;
 mod raw;
 mod robust;
 mod round_trip;
