@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod assemble;
+mod bus_error;
 mod cursor;
 mod directory;
 mod error;
@@ -26,6 +27,7 @@ mod tensors;
 mod warning;
 mod write;
 
+pub use bus_error::{EXIT_CODE as CUT_FILE_EXIT_CODE, exit_when_a_file_is_cut};
 pub use error::{Fault, GgufError, WriteError};
 pub use file::{Gguf, Shard};
 pub use metadata::{Array, Metadata, Value};

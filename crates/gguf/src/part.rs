@@ -7,6 +7,7 @@ use crate::tensors::Tensors;
 use crate::{Fault, GgufError, Metadata, Warning, header, limits, tensors};
 use std::fs::File;
 use std::io::{BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -43,14 +44,7 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     fn of(found: &std::fs::Metadata) -> Self {
-        #[cfg(unix)]
-        let identity = {
-            use std::os::unix::fs::MetadataExt;
-            (found.dev(), found.ino())
-        };
-        #[cfg(not(unix))]
-        let identity = (0, 0);
-        Self { identity, length: found.len(), modified: found.modified().ok() }
+        Self { identity: (found.dev(), found.ino()), length: found.len(), modified: found.modified().ok() }
     }
 
     /// How the file at `path` differs, where it is still the same file: one that was replaced by another under its name
@@ -80,7 +74,7 @@ impl Part {
         let length = found.len();
         let input = Cursor::new(BufReader::with_capacity(1 << 16, &file), Some(path), length);
         let mut part = Self::read(input, Some(path))?;
-        part.data = if length == 0 { Data::Held(Vec::new()) } else { Data::map(&file).map_err(io("map"))? };
+        part.data = if length == 0 { Data::Held(Vec::new()) } else { Data::map(&file, path).map_err(io("map"))? };
         part.stamp = Some(Stamp::of(&found));
         let mapped = part.data.bytes().len() as u64;
         if mapped < length {

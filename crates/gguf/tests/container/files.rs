@@ -1,8 +1,8 @@
 //! Files on disk: G48, as far as a file system can be had in a test; and that opening reads what is there.
 
-use crate::raw::golden;
+use crate::raw::{Raw, golden};
 use std::path::PathBuf;
-use tombolo_gguf::{Fault, Gguf};
+use tombolo_gguf::{CUT_FILE_EXIT_CODE, Fault, Gguf, exit_when_a_file_is_cut};
 
 fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("tombolo-gguf-{}-{name}", std::process::id()))
@@ -38,7 +38,6 @@ fn g48_what_is_no_file() {
     std::fs::remove_file(empty).unwrap();
 }
 
-#[cfg(unix)]
 #[test]
 fn g48_devices_links_and_sparse_files() {
     let error = Gguf::open("/dev/zero".as_ref()).unwrap_err();
@@ -53,7 +52,6 @@ fn g48_devices_links_and_sparse_files() {
     std::fs::remove_file(sparse).unwrap();
 }
 
-#[cfg(unix)]
 #[test]
 fn g48_pipes_are_not_waited_for() {
     let pipe = path("pipe");
@@ -106,6 +104,33 @@ fn bytes_that_were_released_come_back() {
     }
     assert!(gguf.bytes(info) == data);
     golden().read().unwrap().release(info);
+}
+
+/// Set for a copy of this test program that is to read past the end of a file.
+const READ_CUT_FILE: &str = "TOMBOLO_TEST_READ_CUT_FILE";
+
+#[test]
+fn g48_a_file_that_is_cut_ends_the_program_with_one_line() {
+    if let Some(path) = std::env::var_os(READ_CUT_FILE) {
+        exit_when_a_file_is_cut().unwrap();
+        let gguf = Gguf::open(path.as_ref()).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+        let sum: u64 = gguf.bytes(&gguf.tensors()[0]).iter().map(|&b| u64::from(b)).sum();
+        panic!("read {sum} from a file that is not there");
+    }
+    let path = path("cut.gguf");
+    std::fs::write(&path, Raw::new(1, 0).tensor("t", &[1 << 20], 24, 0).data(1 << 20).0).unwrap();
+    let test = "files::g48_a_file_that_is_cut_ends_the_program_with_one_line";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(READ_CUT_FILE, &path)
+        .output()
+        .unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let errors = String::from_utf8(child.stderr).unwrap();
+    assert_eq!(child.status.code(), Some(CUT_FILE_EXIT_CODE), "{errors}");
+    let line = errors.lines().last().unwrap();
+    assert!(line.starts_with("error: ") && line.contains("cut.gguf: bytes that were there"), "{errors}");
 }
 
 #[test]

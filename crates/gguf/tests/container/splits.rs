@@ -96,7 +96,6 @@ fn any_shard_or_their_directory_opens_the_set() {
     check(&Gguf::from_shards(set()).unwrap());
 }
 
-#[cfg(unix)]
 #[test]
 fn siblings_lie_beside_the_link_that_was_given() {
     let (blobs, links) = (Directory::new("blobs"), Directory::new("links"));
