@@ -24,10 +24,12 @@ pub(crate) struct Quantized {
     blocks: Vec<ActBlock>,
 }
 
-/// One product of a job: `out[row] = weight · x[row]`.
+/// One product of a job: `out[row] = weight · x[row]` for some rows.
 pub(crate) struct Product<'a> {
     pub(crate) weight: &'a Held,
-    pub(crate) out: Grid<'a, f32>,
+    /// Of `x`, and of `out`.
+    pub(crate) rows: Range<usize>,
+    pub(crate) out: &'a Grid<'a, f32>,
 }
 
 struct Task {
@@ -41,7 +43,7 @@ thread_local! {
     static DECODED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `products` over the `rows` rows of `x`, `cols` values each.
+/// Runs `products` over rows of `x`, `cols` values each. Products may share an output if they share no row.
 pub(crate) fn run(
     pool: &mut Pool,
     kernels: &Kernels,
@@ -50,16 +52,16 @@ pub(crate) fn run(
     products: &[Product],
     quantized: &mut Quantized,
 ) -> Result<(), Panicked> {
-    let rows = x.len() / cols;
     if products.iter().any(|p| p.weight.tiles.is_some()) {
         quantize(pool, kernels, x, cols, quantized)?;
     }
     let bytes: usize = products.iter().map(|p| weight_rows(p.weight) * bytes_per_row(p.weight)).sum();
     let task_bytes = (bytes / (pool.threads() * TASKS_PER_THREAD)).max(TASK_BYTES_MIN);
     let mut tasks = Vec::new();
-    for first in (0..rows).step_by(TASK_ROWS) {
-        let rows = first..(first + TASK_ROWS).min(rows);
-        for (product, p) in products.iter().enumerate() {
+    let most = products.iter().map(|p| p.rows.len()).max().unwrap_or(0);
+    for first in (0..most).step_by(TASK_ROWS) {
+        for (product, p) in products.iter().enumerate().filter(|(_, p)| first < p.rows.len()) {
+            let rows = p.rows.start + first..(p.rows.start + first + TASK_ROWS).min(p.rows.end);
             let all = weight_rows(p.weight);
             // Whole tiles.
             let step = (task_bytes / bytes_per_row(p.weight).max(1)).next_multiple_of(TILE).max(TILE);
@@ -75,8 +77,8 @@ pub(crate) fn run(
         let task = &tasks[i];
         let product = &products[task.product];
         match (&product.weight.tiles, &product.weight.rows) {
-            (Some(tiles), _) => tile_task(kernels, tiles, quantized, cols, task, &product.out),
-            (None, Some(weight)) => row_task(kernels, weight, x, cols, task, &product.out),
+            (Some(tiles), _) => tile_task(kernels, tiles, quantized, cols, task, product.out),
+            (None, Some(weight)) => row_task(kernels, weight, x, cols, task, product.out),
             (None, None) => unreachable!("a weight of a product is loaded in one form or the other"),
         }
     })

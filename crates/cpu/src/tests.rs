@@ -3,7 +3,7 @@
 use crate::attention::Attention;
 use crate::grid::Grid;
 use crate::kernels::tests::Random;
-use crate::kernels::{BLOCK, Kernels, Tier};
+use crate::kernels::{BLOCK, Kernels, Scoring, Tier};
 use crate::kv::Kv;
 use crate::linear::{self, Product, Quantized};
 use crate::pool::Pool;
@@ -49,14 +49,15 @@ fn held(gguf: &Arc<Gguf>, weight: Weight, arith: Arith, pool: &mut Pool) -> Held
         weights: vec![weight],
         groups: Vec::new(),
         ropes: Vec::new(),
-        ops: vec![Op::Linear { x: BufferId(0), weight: WeightId(0), out: BufferId(1) }],
+        ops: vec![Op::Linear { x: BufferId(0), weight: WeightId(0), bias: None, out: BufferId(1) }],
     };
     weights::load(gguf, &program, arith, pool).unwrap().remove(0)
 }
 
 fn product(held: &Held, x: &[f32], cols: usize, rows: usize, pool: &mut Pool) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.len() / cols * rows];
-    let products = [Product { weight: held, out: Grid::new(&mut out, rows) }];
+    let grid = Grid::new(&mut out, rows);
+    let products = [Product { weight: held, rows: 0..x.len() / cols, out: &grid }];
     let kernels = Kernels::of(Tier::best()).unwrap();
     linear::run(pool, kernels, x, cols, &products, &mut Quantized::default()).unwrap();
     out
@@ -95,7 +96,17 @@ fn products_of_every_type_slice_and_number_of_rows() {
             (Slice::Cols { start: 256, len: 256 }, rows, 256),
         ];
         for (slice, held_rows, held_cols) in slices {
-            let weight = Weight { tensor: "w".into(), ty, rows: held_rows, cols: held_cols, file_cols: cols, slice };
+            let weight = Weight {
+                tensor: "w".into(),
+                ty,
+                first: 0,
+                count: 1,
+                rows: held_rows,
+                cols: held_cols,
+                file_rows: rows,
+                file_cols: cols,
+                slice,
+            };
             // Quantizing activations to 8 bits costs about (1 / 127)² / 12 of the largest value's square.
             for (arith, most) in [(Arith::F32, 1e-11), (Arith::Production, 1e-4)] {
                 let held = held(&gguf, weight.clone(), arith, &mut pool);
@@ -123,7 +134,7 @@ struct Case {
 
 fn case(wide: bool, heads: usize, kv_heads: usize, dim: usize) -> Case {
     let mut random = Random::new(9);
-    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim };
+    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim, window: None };
     let kernels = Kernels::of(Tier::best()).unwrap();
     let mut kv = Kv::new(&group, 8, wide).unwrap();
     // What lies in a cache beyond a sequence's end must not matter.
@@ -164,7 +175,9 @@ fn attend(case: &Case, step: &Step, q: &[f32], heads: usize, tier: Tier, threads
         group: 0,
         layer: 1,
         heads,
-        scale: 0.3,
+        scoring: Scoring { scale: 0.3, softcap: None },
+        window: None,
+        sinks: None,
         q,
         out: Grid::new(&mut out, heads * case.kv.dim()),
     };
