@@ -147,18 +147,16 @@ impl CpuBackend {
         let cols = self.width(x);
         let widths: Vec<usize> = products.iter().map(|&(_, out)| self.width(out)).collect();
         let mut outs: Vec<Memory<f32>> = products.iter().map(|&(_, out)| take(&mut self.buffers, out)).collect();
+        let grids: Vec<_> = outs.iter_mut().zip(widths).map(|(out, width)| Grid::new(out, width)).collect();
         let jobs: Vec<Product> = products
             .iter()
-            .zip(&mut outs)
-            .zip(widths)
-            .map(|((&(weight, _), out), width)| Product {
-                weight: &self.held[weight.index()],
-                out: Grid::new(out, width),
-            })
+            .zip(&grids)
+            .map(|(&(weight, _), out)| Product::whole(&self.held[weight.index()], out))
             .collect();
         let Scratch { quantized, .. } = &mut self.scratch;
         let result = linear::run(&mut self.pool, self.kernels, &self.buffers[x.index()][used], cols, &jobs, quantized);
         drop(jobs);
+        drop(grids);
         for (&(_, out), memory) in products.iter().zip(outs) {
             self.buffers[out.index()] = memory;
         }
