@@ -26,6 +26,8 @@ struct Cli {
 
 fn main() -> ExitCode {
     error::one_line_panics();
+    // Where the system takes no handler, a cut file ends the program without an explanation.
+    let _ = tombolo_gguf::exit_when_a_file_is_cut();
     let command = args::taking_negative_numbers(Cli::command());
     let matches = command.try_get_matches_from(args::rewritten(std::env::args_os()));
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {

@@ -47,7 +47,10 @@ fn a_missing_file_is_named() {
 fn what_is_no_model_file_is_refused() {
     refused_by_all(text(&file("empty.gguf", b"")), &["empty.gguf"]);
     refused_by_all(text(&file("text.gguf", b"once upon a time there was no model")), &["text.gguf", "GGUF"]);
-    refused_by_all(text(scratch("empty.gguf").parent().unwrap()), &["not a file"]);
+    refused_by_all(text(scratch("empty.gguf").parent().unwrap()), &["models in it", "name one of them"]);
+    let empty = scratch("nothing here");
+    std::fs::create_dir_all(&empty).unwrap();
+    refused_by_all(text(&empty), &["nothing here", "no GGUF file in it"]);
 }
 
 #[test]
