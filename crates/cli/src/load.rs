@@ -12,7 +12,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tombolo_engine::{Engine, Shape};
 use tombolo_gguf::{Fault, Gguf};
-use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard};
+use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard, dummy};
 
 /// Rows of a step: what prefill runs at once.
 pub(crate) const ROWS: usize = 512;
@@ -31,7 +31,11 @@ pub(crate) struct Loaded {
 }
 
 /// Opens and checks a model: a file, a split set by any of its shards, or a directory with one model in it.
+/// `dummy:NAME` needs no file.
 pub(crate) fn open(path: &Path) -> Result<Arc<Gguf>, Error> {
+    if let Some(name) = path.to_str().and_then(|path| path.strip_prefix("dummy:")) {
+        return open_dummy(name);
+    }
     use std::io::ErrorKind::OutOfMemory;
     let gguf = Gguf::open(path).map_err(|error| match &error.fault {
         // The file is right, and the machine too small.
@@ -45,6 +49,15 @@ pub(crate) fn open(path: &Path) -> Result<Arc<Gguf>, Error> {
         output::say(&format!("warning: {more} more of the kind"));
     }
     Ok(Arc::new(gguf))
+}
+
+/// A model with random weights, which are made when they are asked for.
+fn open_dummy(name: &str) -> Result<Arc<Gguf>, Error> {
+    let preset = dummy::preset(name).ok_or_else(|| {
+        let known: Vec<String> = dummy::PRESETS.iter().map(|p| format!("dummy:{}", p.name)).collect();
+        input(format!("there is no dummy:{}; there are {}", output::one_line(name), known.join(", ")))
+    })?;
+    preset.blueprint().open(dummy::SEED).map(Arc::new).map_err(failure)
 }
 
 /// Reads a model's shape.

@@ -23,7 +23,7 @@ const SHOWN_ELEMENTS: usize = 4;
 /// Options of `inspect`.
 #[derive(clap::Args)]
 pub(crate) struct InspectArgs {
-    /// GGUF file
+    /// GGUF file, any file of a split one, a directory with one model, or dummy:NAME
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// List every tensor too
