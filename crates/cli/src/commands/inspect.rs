@@ -145,7 +145,10 @@ fn tokenizer(gguf: &Gguf) -> String {
     let kind = meta.str("tokenizer.ggml.model").unwrap_or("none");
     let pre = meta.str("tokenizer.ggml.pre").map(|pre| format!("/{pre}")).unwrap_or_default();
     match Tokenizer::from_metadata(meta) {
-        Ok(tokenizer) => format!("{kind}{pre}, {} tokens", tokenizer.vocabulary()),
+        Ok(tokenizer) => {
+            let warnings: String = tokenizer.warnings().iter().map(|warning| format!("; warning: {warning}")).collect();
+            format!("{kind}{pre}, {} tokens{warnings}", tokenizer.vocabulary())
+        }
         Err(TextError::NoVocabulary) => "none: token ids only".into(),
         Err(error) => format!("{kind}{pre}: {error}"),
     }
