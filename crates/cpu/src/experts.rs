@@ -3,7 +3,7 @@
 
 use crate::grid::Grid;
 use crate::kernels::Kernels;
-use crate::linear::{self, Product, Quantized};
+use crate::linear::{self, Picked, Product, Quantized};
 use crate::pool::{Panicked, Pool};
 use crate::weights::Held;
 use tombolo_model::Activation;
@@ -119,15 +119,15 @@ impl Experts<'_> {
             let width = out.len() / visits.len().max(1);
             (stack, Grid::new(out, width))
         });
+        let pairs: Vec<[u32; 2]> = (0..visits.len() as u32).map(|place| [place; 2]).collect();
         let mut products = Vec::with_capacity(N * runs.len());
         let mut first = 0;
         for of_expert in runs {
             let (rows, expert) = (first..first + of_expert.len(), of_expert[0].1);
             first = rows.end;
             products.extend(grids.iter().map(|(stack, out)| Product {
-                weight: &stack.matrices[expert],
-                rows: rows.clone(),
-                out,
+                rows: Picked::Pairs(&pairs[rows.clone()]),
+                ..Product::whole(&stack.matrices[expert], out)
             }));
         }
         run(&products)

@@ -21,6 +21,19 @@ pub(crate) struct Held {
     pub(crate) experts: Vec<Held>,
 }
 
+impl Held {
+    /// Rows of a matrix.
+    pub(crate) fn count(&self) -> usize {
+        self.tiles.as_ref().map(|t| t.rows).or(self.rows.as_ref().map(|r| r.count)).unwrap_or(0)
+    }
+
+    /// Bytes that a product reads per row of the matrix.
+    pub(crate) fn bytes_per_row(&self) -> usize {
+        let rows = || self.rows.as_ref().map_or(0, |r| r.row_bytes);
+        self.tiles.as_ref().map_or_else(rows, |t| t.tile_bytes / TILE)
+    }
+}
+
 /// Rows of blocks as the file has them.
 pub(crate) struct Rows {
     pub(crate) ty: TensorType,
@@ -83,10 +96,6 @@ impl Rows {
 }
 
 impl Tiles {
-    pub(crate) fn tile_bytes(&self) -> usize {
-        self.tile_bytes
-    }
-
     /// The bytes of a tile.
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         &self.data[tile * self.tile_bytes..][..self.tile_bytes]

@@ -190,6 +190,15 @@ fn check_shapes(program: &Program) -> Result<(), LoadError> {
         let what = format!("heads of {dim} values cannot run on GPUs: their kernels take multiples of 8 up to 256");
         return Err(LoadError::Unsupported { what });
     }
+    let mut matrices = program.ops.iter().filter_map(|op| match op {
+        Op::Linear { weight, .. } | Op::Embed { table: weight, .. } => Some(program.weight(*weight)),
+        _ => None,
+    });
+    if let Some(weight) = matrices.find(|weight| !linear::layout::is_supported(weight.ty)) {
+        let what =
+            format!("tensor '{}' has type {}, which has no GPU kernel yet: use the CPU", weight.tensor, weight.ty);
+        return Err(LoadError::Unsupported { what });
+    }
     let multiplied = program.ops.iter().filter_map(|op| match op {
         Op::Linear { x, .. } => Some(program.buffer(*x).width),
         _ => None,

@@ -175,7 +175,7 @@ pub(super) fn rope_half_split(head: &mut [f32], turns: &[[f32; 2]]) {
     }
 }
 
-/// Quantizes a row to 8 bits: per 32 values one scale, `max |x| / 127`, and the sums of both halves' integers.
+/// Quantizes a row to 8 bits: per 32 values one scale, `max |x| / 127`, and the sums of the integers.
 #[inline(always)]
 pub(super) fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
     const ROUND: f32 = 12_582_912.0;
@@ -197,7 +197,8 @@ pub(super) fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
         let low: i32 = whole[..QUANT / 2].iter().sum();
         let high: i32 = whole[QUANT / 2..].iter().sum();
         let scale = most / 127.0;
-        *block = ActBlock { scale, weighted: scale * (low + high) as f32, low, high };
+        let halves = [scale * low as f32, scale * high as f32];
+        *block = ActBlock { scale, weighted: scale * (low + high) as f32, halves };
     }
 }
 

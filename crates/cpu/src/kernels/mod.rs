@@ -4,7 +4,10 @@
 //! together. No weights, threads or programs live here.
 
 mod lanes;
+mod panel;
 mod scalar;
+#[cfg(test)]
+mod speed;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tile;
@@ -12,7 +15,10 @@ mod tile;
 mod x86;
 #[cfg(target_arch = "x86_64")]
 mod x86_dot;
+#[cfg(target_arch = "x86_64")]
+mod x86_sub;
 
+pub(crate) use panel::Panel;
 use std::ops::Range;
 pub(crate) use tile::{ActBlock, ActRow, Kind, QUANT, ROWS_MAX, TILE};
 use tombolo_model::BLOCK_TOKENS;
@@ -113,7 +119,9 @@ macro_rules! kernels {
             /// Which.
             pub(crate) tier: Tier,
             /// `out[r][row of the tile] = tile · acts[r]` for each of the 1 to [`ROWS_MAX`] rows in `acts`.
-            pub(crate) tile: fn(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]),
+            pub(crate) tile: fn(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]),
+            /// The same bits for one tile or two and any number of rows: `out[t · rows + r][row of the tile]`.
+            pub(crate) block: fn(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]),
             /// Little-endian halves as floats.
             pub(crate) widen: fn(halves: &[u8], out: &mut [f32]),
             /// Floats as little-endian halves, rounded to the nearest, ties to even.
@@ -124,6 +132,7 @@ macro_rules! kernels {
         static SCALAR: Kernels = Kernels {
             tier: Tier::Scalar,
             tile: scalar::tile,
+            block: scalar::block,
             widen: scalar::widen,
             narrow: scalar::narrow,
             $($name: |$($arg: $ty),*| lanes::$name($($arg),*),)*
@@ -139,9 +148,14 @@ macro_rules! kernels {
         $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
         static $table: Kernels = {
             #[target_feature(enable = $features)]
-            fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]) {
+            fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
                 // SAFETY: this function has the tier's instructions.
                 unsafe { x86::tile::<x86_dot::$tier>(kind, tile, acts, out) }
+            }
+            #[target_feature(enable = $features)]
+            fn block(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]) {
+                // SAFETY: as above.
+                unsafe { x86::block::<x86_dot::$tier>(kind, tiles, acts, panel, out) }
             }
             #[target_feature(enable = $features)]
             fn widen(halves: &[u8], out: &mut [f32]) {
@@ -163,6 +177,8 @@ macro_rules! kernels {
                 tier: Tier::$tier,
                 // SAFETY: `Kernels::of` hands out a table only where the processor has its tier.
                 tile: |kind, bytes, acts, out| unsafe { tile(kind, bytes, acts, out) },
+                // SAFETY: as above.
+                block: |kind, tiles, acts, panel, out| unsafe { block(kind, tiles, acts, panel, out) },
                 // SAFETY: as above.
                 widen: |halves, out| unsafe { widen(halves, out) },
                 // SAFETY: as above.
