@@ -1,9 +1,10 @@
 //! From a file's name to an engine that runs: what every command that computes does first.
 
 use crate::args::{DeviceArgs, SplitArgs};
-use crate::backend::{self, Choice};
+use crate::backend::{self, Choice, Place};
 use crate::error::{Error, failure, input};
 use crate::limits::{NAME_CHARS_MAX, WARNINGS_MAX};
+use crate::memory::{self, Needs};
 use crate::output;
 use crate::progress::PATIENCE;
 use std::path::Path;
@@ -100,6 +101,10 @@ pub(crate) fn load(
     capacity: Capacity,
 ) -> Result<Loaded, Error> {
     let (choice, shape) = plan(gguf, config, device, split)?;
+    if matches!(choice.place, Place::Cpu { .. }) {
+        let programs = programs(gguf, config, choice.ranks)?;
+        Needs::of(gguf, &programs, capacity, device.arith.into()).check(memory::available())?;
+    }
     let started = Instant::now();
     let name = name(config);
     let size = output::bytes(gguf.file_bytes());
@@ -120,12 +125,13 @@ fn name(config: &Config) -> String {
 
 /// Builds every rank's program before anything is loaded: an illegal split is refused here.
 fn shape(gguf: &Gguf, config: &Config, size: usize) -> Result<Shape, Error> {
-    let mut groups = 0;
-    for rank in 0..size {
-        let program = Program::build(gguf, config, Shard { rank, size }).map_err(|e| at_file(gguf, &e))?;
-        groups = program.groups.len();
-    }
+    let groups = programs(gguf, config, size)?.last().map_or(0, |p| p.groups.len());
     Ok(Shape { vocabulary: config.vocabulary, groups })
+}
+
+fn programs(gguf: &Gguf, config: &Config, size: usize) -> Result<Vec<Program>, Error> {
+    let of = |rank| Program::build(gguf, config, Shard { rank, size }).map_err(|e| at_file(gguf, &e));
+    (0..size).map(of).collect()
 }
 
 impl Loaded {

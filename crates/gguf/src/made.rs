@@ -27,6 +27,11 @@ impl Made {
 }
 
 impl Gguf {
+    /// Whether its weights are made when they are asked for, and then held.
+    pub fn is_made(&self) -> bool {
+        self.made.is_some()
+    }
+
     /// A model of a header, as [`Writer::finish_header`](crate::Writer::finish_header) ends it, whose weights `make`
     /// makes: for the same tensor always the same bytes, [`TensorInfo::bytes`] of them.
     ///
