@@ -153,7 +153,7 @@ fn kimi_numbers_its_calls() {
 fn llama_s_whole_answer_is_a_call() {
     let weather = call("weather", json!({"days": 1}));
     let text = "{\"name\": \"weather\", \"parameters\": {\"days\": 1}}";
-    assert_eq!(parse(Dialect::Llama, false, text), [weather.clone()]);
+    assert_eq!(parse(Dialect::Llama, false, text), std::slice::from_ref(&weather));
     assert_eq!(parse(Dialect::Llama, false, &format!("<|python_tag|>{text}; {text}")), [weather.clone(), weather]);
     assert_eq!(parse(Dialect::Llama, false, "{1, 2} is a set"), [content("{1, 2} is a set")]);
 }
