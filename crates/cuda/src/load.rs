@@ -4,7 +4,7 @@
 use crate::collective::{self, Collective, Settings, Transport};
 use crate::driver::{Arena, Device, Kernels, Pinned, Stream};
 use crate::error::{LoadError, device_name};
-use crate::fuse::{Epilogue, Level, Node, fuse};
+use crate::fuse::{Epilogue, Level, Node, fuse, unsupported};
 use crate::kernels::{attention, linear, sample};
 use crate::plan::Plan;
 use crate::rank::{Nodes, Parts, Rank};
@@ -96,6 +96,10 @@ fn load_as(
     // The model's own faults first: they do not depend on the machine.
     let programs: Vec<Program> =
         (0..tp).map(|rank| Program::build(&gguf, config, Shard { rank, size: tp })).collect::<Result<_, _>>()?;
+    if let Some(what) = programs.first().and_then(unsupported) {
+        let what = format!("the GPU backend cannot run {what} yet; --device cpu runs the model on the processor");
+        return Err(LoadError::Unsupported { what });
+    }
     Kernels::check_built()?;
     let devices: Vec<Arc<Device>> = options.devices.iter().map(|&d| Device::open(d)).collect::<Result<_, _>>()?;
     let threads = (std::thread::available_parallelism().map_or(1, usize::from) / tp).clamp(1, 8);

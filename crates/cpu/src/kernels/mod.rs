@@ -19,6 +19,7 @@ mod x86_dot;
 mod x86_sub;
 
 pub(crate) use panel::Panel;
+use std::ops::Range;
 pub(crate) use tile::{ActBlock, ActRow, Kind, QUANT, ROWS_MAX, TILE};
 use tombolo_model::BLOCK_TOKENS;
 
@@ -67,6 +68,15 @@ impl Tier {
     }
 }
 
+/// What a product of query and key counts in the softmax.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scoring {
+    /// Factor on it.
+    pub(crate) scale: f32,
+    /// Then `cap · tanh(score / cap)`, where there is a cap.
+    pub(crate) softcap: Option<f32>,
+}
+
 /// Query heads that share a KV head, and their running softmax over the positions seen so far.
 pub(crate) struct Heads {
     /// Values per head.
@@ -92,11 +102,11 @@ impl Heads {
         self.state.clear();
     }
 
-    /// Adds a query head that has seen nothing.
-    pub(crate) fn push(&mut self, q: &[f32]) {
+    /// Adds a query head that has seen nothing but, where it has one, its sink.
+    pub(crate) fn push(&mut self, q: &[f32], sink: Option<f32>) {
         self.q.extend_from_slice(q);
         self.out.resize(self.q.len(), 0.0);
-        self.state.push((f32::NEG_INFINITY, 0.0));
+        self.state.push(sink.map_or((f32::NEG_INFINITY, 0.0), |sink| (sink, 1.0)));
     }
 }
 
@@ -193,14 +203,22 @@ kernels! {
     fn add(sum: &mut [f32], x: &[f32]);
     /// `out = gate / (1 + exp(-gate)) ⊙ up`.
     fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// `out = gelu(gate) ⊙ up`, GELU by its tanh formula.
+    fn gelu_mul(gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// `out = g / (1 + exp(-alpha · g)) ⊙ (u + 1)`, `g` cut above `limit`, `u` at both ends.
+    fn clamped_swiglu(gate: &[f32], up: &[f32], alpha: f32, limit: f32, out: &mut [f32]);
+    /// `sum += factor · x`.
+    fn add_scaled(sum: &mut [f32], x: &[f32], factor: f32);
+    /// `x = cap · tanh(x / cap)`.
+    fn softcap(x: &mut [f32], cap: f32);
     /// Turns pairs `(2j, 2j + 1)` of one head by `[cos, sin]`.
     fn rope_interleaved(head: &mut [f32], turns: &[[f32; 2]]);
     /// Turns pairs `(j, j + turns.len())` of one head.
     fn rope_half_split(head: &mut [f32], turns: &[[f32; 2]]);
     /// A row as 8-bit integers with a scale per 32.
     fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]);
-    /// Folds the first `valid[i]` positions of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
-    fn attend(heads: &mut Heads, valid: &[usize], k: &[f32], v: &[f32], scale: f32);
+    /// Folds the positions `valid[i]` of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
+    fn attend(heads: &mut Heads, valid: &[Range<usize>], k: &[f32], v: &[f32], scoring: Scoring);
     /// Where the first of the largest values is.
     fn argmax(x: &[f32]) -> usize;
 }

@@ -77,7 +77,7 @@ struct Cache {
 
 impl Cache {
     fn new(shape: Shape) -> Self {
-        let group = KvGroup { name: "kv", layers: 1, kv_heads: shape.kv_heads, head_dim: shape.head_dim };
+        let group = KvGroup { name: "kv", layers: 1, kv_heads: shape.kv_heads, head_dim: shape.head_dim, window: None };
         let poison = if shape.cache == CacheType::F16 { 0x7e00_7e00u32 } else { f32::NAN.to_bits() };
         Self { shape, words: vec![poison; layer_bytes(&group, BLOCKS, shape.cache) / 4] }
     }
