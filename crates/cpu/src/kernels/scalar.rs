@@ -1,7 +1,7 @@
 //! The scalar tier: what every other tier must give bit for bit, on any processor.
 
 use super::panel::Panel;
-use super::tile::{ActRow, Class, Kind, QUANT, TILE};
+use super::tile::{ActBlock, ActRow, Class, Kind, QUANT, TILE};
 use half::f16;
 
 /// 32 columns of one row of a tile, in the form that all kinds share.
@@ -121,4 +121,26 @@ pub(super) fn narrow(values: &[f32], halves: &mut [u8]) {
     for (value, half) in values.iter().zip(halves.as_chunks_mut::<2>().0) {
         *half = f16::from_f32(*value).to_le_bytes();
     }
+}
+
+/// A row as 8-bit integers: per 32 values one scale, `max |x| / 127`, and the sums of the integers.
+pub(super) fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
+    const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23: adding it leaves the nearest integer in the low bits.
+    let values = x.as_chunks::<QUANT>().0.iter();
+    for ((x, q), block) in values.zip(quants.as_chunks_mut::<QUANT>().0).zip(blocks) {
+        let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
+        for (q, x) in q.iter_mut().zip(x) {
+            *q = x.mul_add(inverse, ROUND).to_bits() as i8;
+        }
+        let sum = |q: &[i8]| q.iter().map(|&q| i32::from(q)).sum::<i32>();
+        *block = act_block(most, sum(&q[..QUANT / 2]), sum(&q[QUANT / 2..]));
+    }
+}
+
+/// From the largest magnitude and the sums of both halves.
+#[inline(always)]
+pub(super) fn act_block(most: f32, low: i32, high: i32) -> ActBlock {
+    let scale = most / 127.0;
+    ActBlock { scale, weighted: scale * (low + high) as f32, halves: [scale * low as f32, scale * high as f32] }
 }

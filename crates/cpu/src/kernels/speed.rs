@@ -77,7 +77,22 @@ fn speed_of_the_rest() {
         let rope = |f: fn(&mut [f32], &[[f32; 2]]), head: &mut [f32]| quickest(|| f(head, &turns)) * 1e9 / 64.0;
         println!("rope_interleaved {:.3} ns a value", rope(table.rope_interleaved, &mut out[..64]));
         println!("rope_half_split {:.3} ns a value", rope(table.rope_half_split, &mut out[..64]));
-        let dot = quickest(|| out[0] = (table.dot)(&x, &w));
-        println!("dot {:.1}·10^9 products a second", 1536.0 / dot * 1e-9);
+        let (w, x) = (random.values(4 * 1536), random.values(24 * 1536));
+        let x: Vec<&[f32]> = x.chunks(1536).collect();
+        let mut sums = vec![[0.0; 4]; 24];
+        for n in [1, 24] {
+            let s = quickest(|| (table.products)(&w, &x[..n], &mut sums));
+            println!("{n} rows: {:.1}·10^9 products in f32 a second", (n * 4 * 1536) as f64 / s * 1e-9);
+        }
+        for (n, dim) in [(1, 64), (3, 64), (48, 64), (4, 128)] {
+            let mut heads = Heads::new();
+            heads.clear(dim);
+            (0..n).for_each(|_| heads.push(&random.values(dim), None));
+            let (k, v) = (random.values(dim * BLOCK), random.values(dim * BLOCK));
+            let scoring = Scoring { scale: 0.1, softcap: None };
+            let valid = vec![0..BLOCK; n];
+            let s = quickest(|| (table.attend)(&mut heads, &valid, &k, &v, scoring));
+            println!("{n} heads of {dim}: {:.1}·10^9 products a second", (2 * n * dim * BLOCK) as f64 / s * 1e-9);
+        }
     }
 }

@@ -137,19 +137,25 @@ proptest! {
     }
 
     #[test]
-    fn sums_agree(seed in any::<u64>(), len in 1usize..200) {
+    fn products_in_f32_agree(seed in any::<u64>(), cols in 1usize..200, rows in 1usize..8) {
         let mut random = Random::new(seed);
-        let (a, b) = (random.values(len), random.values(len));
-        let exact: f64 = a.iter().zip(&b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-        let size: f64 = a.iter().zip(&b).map(|(&a, &b)| (f64::from(a) * f64::from(b)).abs()).sum();
-        let want = (SCALAR.dot)(&a, &b);
-        prop_assert!((f64::from(want) - exact).abs() <= 1e-6 * size);
-        let others: Vec<Vec<f32>> = (0..3).map(|_| random.values(len)).collect();
+        let (w, x) = (random.values(4 * cols), random.values(rows * cols));
+        let x: Vec<&[f32]> = x.chunks(cols).collect();
+        let mut want = vec![[0.0; 4]; rows];
+        (SCALAR.products)(&w, &x, &mut want);
+        for (x, want) in x.iter().zip(&want) {
+            for (w, &want) in w.chunks(cols).zip(want) {
+                let exact: f64 = w.iter().zip(*x).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+                let size: f64 = w.iter().zip(*x).map(|(&a, &b)| (f64::from(a) * f64::from(b)).abs()).sum();
+                prop_assert!((f64::from(want) - exact).abs() <= 1e-6 * size);
+            }
+        }
         for table in tables() {
-            prop_assert_eq!((table.dot)(&a, &b).to_bits(), want.to_bits());
-            let four = (table.dot4)(&a, [&others[0], &b, &others[1], &others[2]]);
-            prop_assert_eq!(four[1].to_bits(), want.to_bits());
-            prop_assert_eq!(four[3].to_bits(), (table.dot)(&a, &others[2]).to_bits());
+            for first in 0..rows {
+                let mut got = vec![[0.0; 4]; rows - first];
+                (table.products)(&w, &x[first..], &mut got);
+                prop_assert_eq!(&got, &want[first..]);
+            }
         }
     }
 
