@@ -3,11 +3,10 @@
 //! Each figure is that of the quickest of many short runs, which a busy machine disturbs least. In cache; what memory
 //! makes of it is measured by the example `speed`.
 
-use super::tests::{Random, type_of};
+use super::tests::{Random, random_blocks};
 use super::*;
-use crate::pack::{pack_tile, tile_bytes};
+use crate::pack::{pack_tile, tile_bytes, type_of};
 use std::time::Instant;
-use tombolo_gguf::quant;
 
 /// Seconds of the quickest of many runs.
 fn quickest(mut work: impl FnMut()) -> f64 {
@@ -29,8 +28,7 @@ fn speed_of_products() {
     for table in Tier::available().into_iter().filter_map(Kernels::of) {
         println!("{:?}, {cols} columns: 10^9 products a second with 1, 4, {rows} rows", table.tier);
         for kind in Kind::ALL {
-            let mut row = Vec::new();
-            quant::encode(type_of(kind), &random.values(cols), &mut row).unwrap();
+            let row = random_blocks(type_of(kind), cols, &mut random);
             let mut tile = vec![0; tile_bytes(kind, cols)];
             pack_tile(kind, &[&row[..]; TILE], &mut tile);
             let (mut quants, mut blocks) = (vec![0; rows * cols], vec![ActBlock::default(); rows * cols / QUANT]);

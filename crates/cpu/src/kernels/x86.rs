@@ -21,9 +21,17 @@ macro_rules! by_kind {
         match $kind {
             Kind::Q4_0 => $function::<$dot, sub::Q4_0>($($arg),*),
             Kind::Q4_1 => $function::<$dot, sub::Q4_1>($($arg),*),
+            Kind::Q5_0 => $function::<$dot, sub::Q5_0>($($arg),*),
+            Kind::Q5_1 => $function::<$dot, sub::Q5_1>($($arg),*),
             Kind::Q8_0 => $function::<$dot, sub::Q8_0>($($arg),*),
+            Kind::IQ4_NL => $function::<$dot, sub::IQ4_NL>($($arg),*),
+            Kind::MXFP4 => $function::<$dot, sub::MXFP4>($($arg),*),
+            Kind::Q2_K => $function::<$dot, sub::Q2_K>($($arg),*),
+            Kind::Q3_K => $function::<$dot, sub::Q3_K>($($arg),*),
             Kind::Q4_K => $function::<$dot, sub::Q4_K>($($arg),*),
+            Kind::Q5_K => $function::<$dot, sub::Q5_K>($($arg),*),
             Kind::Q6_K => $function::<$dot, sub::Q6_K>($($arg),*),
+            Kind::IQ4_XS => $function::<$dot, sub::IQ4_XS>($($arg),*),
         }
     };
 }
