@@ -5,6 +5,7 @@ use crate::backend::{self, Choice};
 use crate::error::{Error, failure, input};
 use crate::limits::{NAME_CHARS_MAX, WARNINGS_MAX};
 use crate::output;
+use crate::progress::PATIENCE;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -15,8 +16,6 @@ use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard};
 
 /// Rows of a step: what prefill runs at once.
 pub(crate) const ROWS: usize = 512;
-/// Loads longer than this show that they go on.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two pictures of what shows that they go on.
 const TICK: Duration = Duration::from_millis(100);
 

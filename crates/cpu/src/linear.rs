@@ -1,7 +1,8 @@
 //! Matrix products: several weights that multiply the same activations are one job.
 //!
-//! A [`Product`] may take part of the activations' rows: that is an expert of a mixture, which sees the rows that were
-//! sorted to it. All experts of a layer are one job, one `Product` each, and may share one output.
+//! A [`Product`] may take part of a weight's rows and a choice of the activations' rows: that is an expert of a
+//! mixture, whose matrices lie one after the other in one tensor and which sees the tokens that were routed to it. All
+//! experts of a layer are one job: one `Product` each, with the same `weight`.
 //!
 //! A job is cut into tasks of neighbouring weight rows times a block of activation rows, so that weights are read once
 //! per block and stay in the nearest cache meanwhile. How it is cut, and which rows go together, changes no bit of the
@@ -28,13 +29,45 @@ pub(crate) struct Quantized {
     blocks: Vec<ActBlock>,
 }
 
-/// One product of a job: `out[row] = weight · x[row]` for some rows.
+/// One product of a job: `out[to] = weight[weight_rows] · x[from]`, for every row of `x` or for chosen ones.
 pub(crate) struct Product<'a> {
     pub(crate) weight: &'a Held,
-    /// Of `x`, and of `out`.
-    pub(crate) rows: Range<usize>,
-    /// Products may share an output if they share no row.
+    /// Which rows of the weight; the first of them gives column 0 of `out`.
+    pub(crate) weight_rows: Range<usize>,
+    pub(crate) rows: Picked<'a>,
+    /// Products may share an output as long as they share none of its cells.
     pub(crate) out: &'a Grid<'a, f32>,
+}
+
+/// Which rows of the activations a product takes, and which rows of its output they become.
+#[derive(Clone, Copy)]
+pub(crate) enum Picked<'a> {
+    /// Each row becomes the row of the same number.
+    All,
+    /// Pairs `[from, to]`; no `to` twice.
+    Pairs(&'a [[u32; 2]]),
+}
+
+impl<'a> Product<'a> {
+    /// A whole weight times all rows.
+    pub(crate) fn whole(weight: &'a Held, out: &'a Grid<'a, f32>) -> Self {
+        Self { weight, weight_rows: 0..weight.count(), rows: Picked::All, out }
+    }
+
+    fn len(&self, rows: usize) -> usize {
+        match self.rows {
+            Picked::All => rows,
+            Picked::Pairs(pairs) => pairs.len(),
+        }
+    }
+
+    /// Row of `x` and row of `out` of the product's `i`-th row.
+    fn pair(&self, i: usize) -> [usize; 2] {
+        match self.rows {
+            Picked::All => [i, i],
+            Picked::Pairs(pairs) => pairs[i].map(|row| row as usize),
+        }
+    }
 }
 
 struct Task {
@@ -68,7 +101,7 @@ pub(crate) fn run(
     if products.iter().any(|p| p.weight.tiles.is_some()) {
         quantize(pool, kernels, x, cols, quantized)?;
     }
-    let tasks = tasks(products, pool.threads());
+    let tasks = tasks(products, x.len() / cols, pool.threads());
     let quantized = &*quantized;
     pool.run(tasks.len(), &|i| {
         let task = &tasks[i];
@@ -81,22 +114,25 @@ pub(crate) fn run(
     })
 }
 
-fn tasks(products: &[Product], threads: usize) -> Vec<Task> {
-    let bytes: usize = products.iter().map(|p| p.weight.count() * p.weight.bytes_per_row()).sum();
+fn tasks(products: &[Product], rows: usize, threads: usize) -> Vec<Task> {
+    let bytes: usize = products.iter().map(|p| p.weight_rows.len() * p.weight.bytes_per_row()).sum();
     let task_bytes = (bytes / (threads * TASKS_PER_THREAD)).max(TASK_BYTES_MIN);
     let mut tasks = Vec::new();
-    let most = products.iter().map(|p| p.rows.len()).max().unwrap_or(0);
+    let most = products.iter().map(|p| p.len(rows)).max().unwrap_or(0);
     for first in (0..most).step_by(TASK_ROWS) {
-        for (product, p) in products.iter().enumerate().filter(|(_, p)| first < p.rows.len()) {
-            let rows = p.rows.start + first..(p.rows.start + first + TASK_ROWS).min(p.rows.end);
-            let all = p.weight.count();
+        for (product, p) in products.iter().enumerate() {
+            let rows = first..(first + TASK_ROWS).min(p.len(rows));
+            if rows.is_empty() {
+                continue;
+            }
             // Whole tiles, in pairs.
             let step = (task_bytes / p.weight.bytes_per_row().max(1)).next_multiple_of(2 * TILE).max(2 * TILE);
-            tasks.extend((0..all).step_by(step).map(|start| Task {
-                product,
-                weight_rows: start..(start + step).min(all),
-                rows: rows.clone(),
-            }));
+            let mut start = p.weight_rows.start;
+            while start < p.weight_rows.end {
+                let end = (start / TILE * TILE + step).min(p.weight_rows.end);
+                tasks.push(Task { product, weight_rows: start..end, rows: rows.clone() });
+                start = end;
+            }
         }
     }
     tasks
@@ -136,11 +172,14 @@ fn tile_task(
     let blocks = cols / QUANT;
     let empty = ActRow { quants: &[], blocks: &[] };
     let mut acts = [empty; TASK_ROWS];
+    let mut to = [0; TASK_ROWS];
     let n = task.rows.len();
-    for (act, row) in acts.iter_mut().zip(task.rows.clone()) {
-        *act = ActRow { quants: &x.quants[row * cols..][..cols], blocks: &x.blocks[row * blocks..][..blocks] };
+    for (i, row) in task.rows.clone().enumerate() {
+        let [from, into] = product.pair(row);
+        acts[i] = ActRow { quants: &x.quants[from * cols..][..cols], blocks: &x.blocks[from * blocks..][..blocks] };
+        to[i] = into;
     }
-    let acts = &acts[..n];
+    let (acts, to) = (&acts[..n], &to[..n]);
     let Scratch { panel, sums, .. } = scratch;
     sums.resize(2 * TASK_ROWS, [0.0; TILE]);
     let last = task.weight_rows.end.div_ceil(TILE);
@@ -155,11 +194,14 @@ fn tile_task(
             }
         }
         for (t, sums) in sums.chunks_exact(n).take(pair.len()).enumerate() {
-            let start = (first + t) * TILE;
-            let held = TILE.min(tiles.rows - start);
-            for (sums, row) in sums.iter().zip(task.rows.clone()) {
-                // SAFETY: tasks share no pair of weight row and activation row.
-                unsafe { product.out.cells(row, start, held) }.copy_from_slice(&sums[..held]);
+            // The task's part of the tile.
+            let tile_start = (first + t) * TILE;
+            let start = tile_start.max(task.weight_rows.start);
+            let held = (tile_start + TILE).min(task.weight_rows.end) - start;
+            for (sums, &row) in sums.iter().zip(to) {
+                // SAFETY: tasks share no pair of weight row and output row.
+                let out = unsafe { product.out.cells(row, start - product.weight_rows.start, held) };
+                out.copy_from_slice(&sums[start - tile_start..][..held]);
             }
         }
     }
@@ -174,7 +216,7 @@ fn row_task(
     product: &Product,
     scratch: &mut Scratch,
 ) {
-    let rows: Vec<&[f32]> = task.rows.clone().map(|row| &x[row * cols..][..cols]).collect();
+    let rows: Vec<&[f32]> = task.rows.clone().map(|row| &x[product.pair(row)[0] * cols..][..cols]).collect();
     let Scratch { decoded, products, .. } = scratch;
     products.resize(rows.len(), [0.0; 4]);
     for first in task.weight_rows.clone().step_by(4) {
@@ -185,9 +227,10 @@ fn row_task(
             weight.decode(kernels, first + i, decoded);
         }
         (kernels.products)(decoded, &rows, products);
+        let col = first - product.weight_rows.start;
         for (sums, row) in products.iter().zip(task.rows.clone()) {
-            // SAFETY: tasks share no pair of weight row and activation row.
-            unsafe { product.out.cells(row, first, held) }.copy_from_slice(&sums[..held]);
+            // SAFETY: tasks share no pair of weight row and output row.
+            unsafe { product.out.cells(product.pair(row)[1], col, held) }.copy_from_slice(&sums[..held]);
         }
     }
 }

@@ -166,8 +166,7 @@ impl CpuBackend {
         let grids: Vec<Grid<f32>> =
             products.iter().zip(&mut outs).map(|(p, out)| Grid::new(out, self.program.buffer(p.out).width)).collect();
         let weighted = products.iter().zip(&grids);
-        let jobs: Vec<Product> =
-            weighted.map(|(p, out)| Product { weight: &self.held[p.weight.index()], rows: 0..rows, out }).collect();
+        let jobs: Vec<Product> = weighted.map(|(p, out)| Product::whole(&self.held[p.weight.index()], out)).collect();
         let Scratch { quantized, .. } = &mut self.scratch;
         let x = &self.buffers[x.index()][used];
         let mut result = linear::run(&mut self.pool, self.kernels, x, cols, &jobs, quantized);
@@ -183,6 +182,7 @@ impl CpuBackend {
             result = result.and_then(|()| self.pool.split(rows, GRAIN_VALUES / bias.len(), &add_all));
         }
         drop(jobs);
+        drop(grids);
         for (p, memory) in products.iter().zip(outs) {
             self.buffers[p.out.index()] = memory;
         }

@@ -5,7 +5,7 @@ use crate::grid::Grid;
 use crate::kernels::tests::{Random, random_blocks};
 use crate::kernels::{BLOCK, Kernels, Scoring, Tier};
 use crate::kv::Kv;
-use crate::linear::{self, Product, Quantized};
+use crate::linear::{self, Picked, Product, Quantized};
 use crate::pool::Pool;
 use crate::weights::{self, Held};
 use std::io::Cursor;
@@ -69,9 +69,8 @@ fn held(gguf: &Arc<Gguf>, weight: Weight, arith: Arith, pool: &mut Pool) -> Held
 fn product(held: &Held, x: &[f32], cols: usize, rows: usize, pool: &mut Pool) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.len() / cols * rows];
     let grid = Grid::new(&mut out, rows);
-    let products = [Product { weight: held, rows: 0..x.len() / cols, out: &grid }];
     let kernels = Kernels::of(Tier::best()).unwrap();
-    linear::run(pool, kernels, x, cols, &products, &mut Quantized::default()).unwrap();
+    linear::run(pool, kernels, x, cols, &[Product::whole(held, &grid)], &mut Quantized::default()).unwrap();
     out
 }
 
@@ -130,6 +129,53 @@ fn products_of_every_type_slice_and_number_of_rows() {
                     let some = product(&held, &x[7 * held_cols..][..n * held_cols], held_cols, held_rows, &mut pool);
                     assert_eq!(some, whole[7 * held_rows..][..n * held_rows], "{ty:?} {arith:?}, {n} rows");
                 }
+            }
+        }
+    }
+}
+
+/// Three experts of 20 rows in one matrix, each with its own choice of rows: each gives the bits of the whole product.
+#[test]
+fn experts_take_their_part_of_rows_and_weight() {
+    let mut random = Random::new(4);
+    let mut pool = Pool::new("test", 2, true).unwrap();
+    let (expert_rows, cols, tokens) = (20, 256, 33);
+    let picks: [Vec<[u32; 2]>; 3] = [
+        (0..30).map(|i| [i, 2 * i]).collect(),
+        vec![[32, 61]],
+        [5, 31, 30, 2, 9].iter().enumerate().map(|(i, &from)| [from, 2 * i as u32 + 1]).collect(),
+    ];
+    for ty in TYPES {
+        let (gguf, _) = one_tensor(ty, 3 * expert_rows, cols, &mut random);
+        let weight = Weight {
+            tensor: "w".into(),
+            ty,
+            first: 0,
+            count: 1,
+            rows: 3 * expert_rows,
+            cols,
+            file_rows: 3 * expert_rows,
+            file_cols: cols,
+            slice: Slice::Whole,
+        };
+        let held = held(&gguf, weight, Arith::Production, &mut pool);
+        let x = random.values(tokens * cols);
+        let whole = product(&held, &x, cols, 3 * expert_rows, &mut pool);
+        let mut out = vec![f32::NAN; 62 * expert_rows];
+        let grid = Grid::new(&mut out, expert_rows);
+        let experts = picks.iter().enumerate().map(|(expert, pairs)| Product {
+            weight: &held,
+            weight_rows: expert * expert_rows..(expert + 1) * expert_rows,
+            rows: Picked::Pairs(pairs),
+            out: &grid,
+        });
+        let products: Vec<Product> = experts.collect();
+        let kernels = Kernels::of(Tier::best()).unwrap();
+        linear::run(&mut pool, kernels, &x, cols, &products, &mut Quantized::default()).unwrap();
+        for (expert, pairs) in picks.iter().enumerate() {
+            for &[from, to] in pairs {
+                let want = &whole[from as usize * 3 * expert_rows + expert * expert_rows..][..expert_rows];
+                assert_eq!(&out[to as usize * expert_rows..][..expert_rows], want, "{ty:?}, expert {expert}");
             }
         }
     }

@@ -190,7 +190,9 @@ proptest! {
             prop_assert!(normalised_error(&got, &norm) <= 1e-12);
             prop_assert_eq!(first_norm.get_or_insert(got.clone()), &got);
             (table.silu_mul)(&x, &w, &mut got);
-            prop_assert!(normalised_error(&got, &silu) <= 1e-12);
+            // Below about 1e-36 exp stops growing.
+            let vanishes = silu.iter().all(|v| v.abs() < 1e-35) && got.iter().all(|v| v.abs() < 1e-35);
+            prop_assert!(vanishes || normalised_error(&got, &silu) <= 1e-12);
             prop_assert_eq!(first_silu.get_or_insert(got.clone()), &got);
         }
     }

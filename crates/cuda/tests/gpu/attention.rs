@@ -226,7 +226,7 @@ fn run(case: &Case, fused: bool) {
     let lab = Lab::new(0);
     let data = Data::new(case);
     let rows = data.rows();
-    let splits = case.shape.splits(rows + 1, data.table_len, 132);
+    let splits = case.shape.splits(rows + 1, 132);
     let attention = data.place(&lab, case, splits, fused);
     let mut first: Option<Vec<f32>> = None;
     for _ in 0..2 {
