@@ -6,6 +6,7 @@
 //!
 //! The order of every sum is a function of the length alone, never of how many rows are computed together.
 
+pub(super) use super::latent::{attend_latent, index_scores, layer_norm};
 use super::{ActBlock, BLOCK, Heads, QUANT, Scoring};
 use std::ops::Range;
 
@@ -265,7 +266,7 @@ fn scores2(a: &[f32], b: &[f32], k: &[f32]) -> ([f32; BLOCK], [f32; BLOCK]) {
 
 /// Folds scores into a head's running maximum and sum; gives the positions' weights and the factor on what was before.
 #[inline(always)]
-fn soften(
+pub(super) fn soften(
     scores: &[f32; BLOCK],
     valid: &Range<usize>,
     scoring: Scoring,
