@@ -122,6 +122,17 @@ pub(crate) fn load(gguf: &Arc<Gguf>, program: &Program, arith: Arith, pool: &mut
                 loader.matrix(weight)?;
                 loader.vector_if_any(bias)?;
             }
+            Op::LayerNorm { weight, bias, .. } => {
+                loader.vector(weight)?;
+                loader.vector(bias)?;
+            }
+            Op::LatentAttention { keys, keys_transposed, values, .. } => {
+                loader.vector(keys)?;
+                if keys_transposed {
+                    loader.transpose(keys);
+                }
+                loader.vector(values)?;
+            }
             Op::Attention { sinks, .. } => loader.vector_if_any(sinks)?,
             Op::Route { bias, .. } => loader.vector_if_any(bias)?,
             Op::Experts { gate, up, down, .. } => {
@@ -163,6 +174,18 @@ impl Loader<'_> {
 
     fn vector_if_any(&mut self, id: Option<WeightId>) -> Result<(), LoadError> {
         id.map_or(Ok(()), |id| self.vector(id))
+    }
+
+    /// Turns every matrix of a vector of matrices over.
+    fn transpose(&mut self, id: WeightId) {
+        let weight = self.program.weight(id);
+        let (rows, cols) = (weight.rows, weight.cols);
+        if let Some(values) = &mut self.held[id.index()].vector {
+            for matrix in values.chunks_exact_mut(rows * cols) {
+                let turned: Vec<f32> = (0..rows * cols).map(|i| matrix[i % rows * cols + i / rows]).collect();
+                matrix.copy_from_slice(&turned);
+            }
+        }
     }
 
     fn matrix(&mut self, id: WeightId) -> Result<(), LoadError> {
