@@ -18,6 +18,7 @@ mod merge;
 mod meter;
 mod pre;
 mod sentencepiece;
+mod spellings;
 mod stream;
 mod template;
 mod tokenizer;
