@@ -8,19 +8,24 @@
 mod backend;
 mod build;
 mod config;
+pub mod dummy;
 mod error;
 pub mod limits;
+mod op;
 mod program;
 mod sampling;
 mod shard;
 mod step;
+mod weight;
 
 pub use backend::{Arith, Backend, BackendError};
-pub use config::{ARCHITECTURES, Config};
+pub use config::{Block, Config, Experts, FeedForward, GroupedQuery, Indexer, Latent, Norms, Reach, architectures};
 pub use error::ModelError;
+pub use op::{Activation, ExpertGroups, ExpertMatrix, Gating, Op, Routes};
 pub use program::{
-    Buffer, BufferId, GroupId, KvGroup, Op, Program, Rope, RopeId, RopeStyle, Rows, Slice, Weight, WeightId,
+    Buffer, BufferId, Element, GroupId, KvGroup, Program, Rope, RopeId, RopeStyle, Rows, Values, WeightId,
 };
 pub use sampling::{CANDIDATES, Candidate, Sampling, Summary, draw};
 pub use shard::{MAX_RANKS, Shard, Split};
 pub use step::{BLOCK_TOKENS, Capacity, Row, Sequence, Step, StepError, StepOutput, Token};
+pub use weight::{Slice, Weight};

@@ -16,6 +16,7 @@ pub mod limits;
 mod matcher;
 mod merge;
 mod meter;
+pub mod output;
 mod pre;
 mod sentencepiece;
 mod spellings;

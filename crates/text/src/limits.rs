@@ -30,3 +30,5 @@ pub const CALL_DEPTH_MAX: usize = 100;
 /// The stack of the thread that renders, in bytes, reserved and not used but by templates that mean harm: the longest
 /// chain of lazy values that [`FUEL_MAX`] can build must fit.
 pub const RENDER_STACK_BYTES: usize = 256 << 20;
+/// Bytes of a call of a tool, with its arguments: more is text.
+pub const TOOL_CALL_BYTES: usize = 1 << 20;

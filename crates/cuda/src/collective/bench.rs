@@ -151,8 +151,7 @@ fn one_form(
     for ((rank, end), kernels) in ranks.iter().zip(&group.ranks).zip(kernels) {
         rank.stream.device().make_current()?;
         let at = |vector| rank.at(vector, values);
-        // Nothing here has weights to stage before its input.
-        let link = end.link().late();
+        let link = end.link();
         let then = match what {
             "all_reduce" => Then::Store { out: at(OUT) },
             "all_reduce_add" => Then::Add { residual_in: at(RESIDUAL), residual_out: at(ADDED) },
@@ -167,9 +166,7 @@ fn one_form(
         graphs.push(Graph::capture(&rank.stream, || {
             for call in 0..CALLS {
                 // SAFETY: the arena holds every vector; every rank records the same calls.
-                unsafe {
-                    all_reduce(&rank.stream, kernels, &link, wire, at(PARTIAL), &then, (1, values), call as u32)
-                }?;
+                unsafe { all_reduce(&rank.stream, kernels, link, wire, at(PARTIAL), &then, (1, values), call as u32) }?;
             }
             Ok::<(), CudaError>(())
         })?);

@@ -99,22 +99,12 @@ pub struct Link {
     ranks: u32,
     slot_lines: u32,
     poll_delay: u32,
-    late: u32,
-    reserved: u32,
 }
 
-// SAFETY: `repr(C)`; 19 addresses and six 32-bit values leave no gap.
+// SAFETY: `repr(C)`; 19 addresses and four 32-bit values leave no gap.
 unsafe impl ByValue for Link {}
 
 impl Link {
-    /// For all-reduces that let the next kernel of the stream start only once they have sent, not at their own start.
-    /// Quicker by 0.2 to 0.4 us where the next kernel has nothing to do before its input is there (2x H200); where it
-    /// has weights to stage, the early start is worth more.
-    #[must_use]
-    pub fn late(self) -> Self {
-        Self { late: 1, ..self }
-    }
-
     /// Ranks of the group.
     pub fn ranks(&self) -> usize {
         self.ranks as usize
@@ -280,8 +270,6 @@ fn allocate(devices: &[Arc<Device>], transport: Transport, s: &Settings) -> Resu
             ranks: n as u32,
             slot_lines: s.slot_lines as u32,
             poll_delay: if transport == Transport::Host { HOST_POLL_DELAY } else { PEER_POLL_DELAY },
-            late: 0,
-            reserved: 0,
         }
     };
     Ok((0..n).map(|rank| Collective { link: link(rank), transport, memory: memory.clone() }).collect())
@@ -353,10 +341,9 @@ mod tests {
 
     #[test]
     fn structs_are_laid_out_as_the_kernels_read_them() {
-        assert_eq!(size_of::<Link>(), 176);
+        assert_eq!(size_of::<Link>(), 168);
         assert_eq!(offset_of!(Link, counter), 128);
         assert_eq!(offset_of!(Link, rank), 152);
-        assert_eq!(offset_of!(Link, late), 168);
         assert_eq!(size_of::<Control>(), 48);
         assert_eq!(offset_of!(Control, error), 12);
         assert_eq!(offset_of!(Control, epoch), 32);

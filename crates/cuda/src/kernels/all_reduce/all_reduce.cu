@@ -214,7 +214,6 @@ __device__ __forceinline__ bool reduce_tile(const Link& link, const Call& call, 
 template <class W, int N, Mode M, bool CLUSTER>
 __device__ __forceinline__ void all_reduce(const Link& link, const Args& a, float* sums) {
     constexpr int V = W::VALUES;
-    if (!link.late) launch_dependents();
     const unsigned lane = threadIdx.x & 31;
     const unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
     const unsigned tiles_per_row = (a.width / V + 31) / 32;
@@ -243,7 +242,8 @@ __device__ __forceinline__ void all_reduce(const Link& link, const Args& a, floa
     const uint2 packed0 = W::pack(own0);
     if (ok && first_mine) send_line(link, call, first.line, packed0);
     if (ok) send_later_tiles<W>(link, call, a, share);
-    if (link.late) launch_dependents();
+    // Only now may the next kernel start: its staging before the lines are away would hold them up.
+    launch_dependents();
     count(link, warp, warps);
     delay_first_poll(link);
 #if __CUDA_ARCH__ >= 900

@@ -53,8 +53,6 @@ struct Link {
     unsigned ranks;
     unsigned slot_lines;             // lines of one slot
     unsigned poll_delay;             // clock cycles from the last store to the first poll
-    unsigned late;                   // 1: the next kernel may start only once this one has sent
-    unsigned reserved;
 };
 
 struct Call {

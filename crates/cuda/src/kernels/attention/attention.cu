@@ -13,9 +13,12 @@
 // registers, LANES lanes to a key, 8 values a lane.
 //
 // Bytes: every key and value once per SLOTS query vectors: 2 * tokens * kv_heads * head_dim * 2. At decode that is the
-// floor (4 MB at 1,024 tokens of 8 x 128: 0.9 us at 4.5 TB/s); below some thousand tokens latency bounds it: prologue,
-// one or two rounds of loads, the hand-over between splits. So a decode warp takes 8 tokens at a time, not a whole KV block,
-// and a lone row uses a block per head: the wait for a head's own arithmetic is what is left to cut.
+// floor (4 MB at 1,024 tokens of 8 x 128: 0.9 us at 4.5 TB/s); below some thousand tokens latency bounds it: queries from
+// L2, rotation, one round of arithmetic per 64 tokens, the hand-over between splits. So a decode warp takes 8 tokens at a
+// time, not a whole KV block, has the first of them in registers before it waits for the kernel before, and a lone row uses
+// a block per head.
+// Measured, H200, 8B shape, 64 tokens on average: 3.5 us a layer of a step on one GPU (as if the kernel only waited: 0), 4.1
+// as one of two ranks; 4.3 and 5.2 with the first loads after the wait.
 // Verified on: H200.
 #include "../all_reduce/ll.cuh"
 #include "cache.cuh"
@@ -26,6 +29,7 @@ namespace {
 
 constexpr unsigned WARPS = 8;
 constexpr unsigned DECODE_UNIT = 8;    // tokens that a decode warp takes at once
+constexpr unsigned UNITS = BLOCK_TOKENS / DECODE_UNIT;
 constexpr unsigned LEAST_BLOCKS = 4;  // KV blocks of a split: with fewer the hand-over costs more than it saves
 constexpr unsigned THREADS = WARPS * 32;
 constexpr float NEG_INF = -__builtin_huge_valf();
@@ -79,55 +83,62 @@ struct State {
     float most[SLOTS], total[SLOTS], sum[SLOTS][8];
 };
 
-// One unit (UNIT tokens) of one head: keys, softmax, values. `limit[s]`: tokens of it that slot s may see.
-// CURRENT: the token `current` of it (if below UNIT) is taken from shared memory, not the cache.
-template <class C, int SLOTS, int LANES, unsigned UNIT, bool CURRENT, class S>
-__device__ __forceinline__ void visit_block(S& sh, State<SLOTS>& st, const float (&q)[SLOTS][8],
-                                            const typename C::Value* keys, const typename C::Value* values,
-                                            unsigned head_dim, const unsigned (&limit)[SLOTS], unsigned longest,
-                                            unsigned current) {
-    constexpr int TOKENS = 32 / LANES;  // at once
-    constexpr int STEPS = UNIT / TOKENS;
-    constexpr int WANTED = SLOTS > 4 ? C::IN_FLIGHT / 2 : C::IN_FLIGHT;  // registers are short with many slots
-    constexpr int BATCH = STEPS < WANTED ? STEPS : WANTED;
-    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const unsigned part = lane % LANES, slot_token = lane / LANES;
-    const bool reads = part * 8 < head_dim;
+// Keys (or values) of BATCH steps of a unit, 32 / LANES tokens each, from the token `from` on, as they lie in the cache.
+// What lies beyond the last token was never written: zeros instead, so that it cannot meet the zero weights as NaN.
+template <class C, int LANES, int BATCH>
+__device__ __forceinline__ void load_tokens(typename C::Raw (&raw)[BATCH], const typename C::Value* rows, unsigned from,
+                                            unsigned head_dim, unsigned longest) {
+    const unsigned lane = threadIdx.x & 31, part = lane % LANES;
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        unsigned token = from + i * (32 / LANES) + lane / LANES;
+        raw[i] = part * 8 < head_dim && token < longest ? C::load(rows + token * head_dim + part * 8) : C::zero();
+    }
+}
 
-#pragma unroll 1
-    for (int step = 0; step < STEPS; step += BATCH) {
-        typename C::Raw raw[BATCH];
+// 8 values of one token: from the cache's, or where the token is the current one from shared memory.
+template <class C, bool CURRENT>
+__device__ __forceinline__ void values_of(const typename C::Raw& raw, const float* own, bool is_current, unsigned part,
+                                          unsigned head_dim, float (&v)[8]) {
+    C::unpack(raw, v);
+    if (CURRENT && is_current) {
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            unsigned token = (step + i) * TOKENS + slot_token;
-            raw[i] = reads && token < longest ? C::load(keys + token * head_dim + part * 8) : C::zero();
-        }
+        for (int e = 0; e < 8; e++) v[e] = part * 8 < head_dim ? own[part * 8 + e] : 0.f;
+    }
+}
+
+// Scores of the loaded keys into shared memory.
+template <class C, int SLOTS, int LANES, bool CURRENT, int BATCH, class S>
+__device__ __forceinline__ void score_keys(S& sh, const float (&q)[SLOTS][8], const typename C::Raw (&raw)[BATCH],
+                                           unsigned from, unsigned current, unsigned head_dim) {
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32, part = lane % LANES;
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            unsigned token = (step + i) * TOKENS + slot_token;
-            float key[8];
-            C::unpack(raw[i], key);
-            if (CURRENT && token == current) {
+    for (int i = 0; i < BATCH; i++) {
+        unsigned token = from + i * (32 / LANES) + lane / LANES;
+        float key[8];
+        values_of<C, CURRENT>(raw[i], sh.k, token == current, part, head_dim, key);
 #pragma unroll
-                for (int e = 0; e < 8; e++) key[e] = reads ? sh.k[part * 8 + e] : 0.f;
-            }
+        for (int s = 0; s < SLOTS; s++) {
+            float dot = 0.f;
 #pragma unroll
-            for (int s = 0; s < SLOTS; s++) {
-                float dot = 0.f;
+            for (int e = 0; e < 8; e++) dot = fmaf(q[s][e], key[e], dot);
 #pragma unroll
-                for (int e = 0; e < 8; e++) dot = fmaf(q[s][e], key[e], dot);
-#pragma unroll
-                for (int o = LANES / 2; o; o >>= 1) dot += __shfl_xor_sync(~0u, dot, o);
-                if (part == 0) sh.scores[warp][s][token] = dot;
-            }
+            for (int o = LANES / 2; o; o >>= 1) dot += __shfl_xor_sync(~0u, dot, o);
+            if (part == 0) sh.scores[warp][s][token] = dot;
         }
     }
+}
+
+// Online softmax over the scores of a unit: they become weights, and what was summed so far shrinks to the new maximum.
+template <int SLOTS, unsigned UNIT, class S>
+__device__ __forceinline__ void weigh(S& sh, State<SLOTS>& st, const unsigned (&limit)[SLOTS]) {
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     __syncwarp();
 #pragma unroll
     for (int s = 0; s < SLOTS; s++) {
         float score = lane < limit[s] ? sh.scores[warp][s][lane] : NEG_INF;
         float most = fmaxf(st.most[s], max_over_warp(score));
-        // A slot that sees nothing of this block (and nothing before it) stays as it is.
+        // A slot that sees nothing of this unit (and nothing before it) stays as it is.
         float p = lane < limit[s] ? exp2f(score - most) : 0.f;
         float shrink = limit[s] ? exp2f(st.most[s] - most) : 1.f;
         st.total[s] = st.total[s] * shrink + sum_over_warp(p);
@@ -137,34 +148,81 @@ __device__ __forceinline__ void visit_block(S& sh, State<SLOTS>& st, const float
         for (int e = 0; e < 8; e++) st.sum[s][e] *= shrink;
     }
     __syncwarp();
+}
+
+// Adds the loaded values by their weights.
+template <class C, int SLOTS, int LANES, bool CURRENT, int BATCH, class S>
+__device__ __forceinline__ void add_values(S& sh, State<SLOTS>& st, const typename C::Raw (&raw)[BATCH], unsigned from,
+                                           unsigned current, unsigned head_dim) {
+    const unsigned lane = threadIdx.x & 31, warp = threadIdx.x / 32, part = lane % LANES;
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        unsigned token = from + i * (32 / LANES) + lane / LANES;
+        float value[8];
+        values_of<C, CURRENT>(raw[i], sh.v, token == current, part, head_dim, value);
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+            float p = sh.scores[warp][s][token];
+#pragma unroll
+            for (int e = 0; e < 8; e++) st.sum[s][e] = fmaf(p, value[e], st.sum[s][e]);
+        }
+    }
+}
+
+// A KV block of one head. `limit[s]`: tokens of it that slot s may see; `longest`: the largest of them.
+template <class C, int SLOTS, int LANES, class S>
+__device__ __forceinline__ void visit_block(S& sh, State<SLOTS>& st, const float (&q)[SLOTS][8],
+                                            const typename C::Value* keys, const typename C::Value* values,
+                                            unsigned head_dim, const unsigned (&limit)[SLOTS], unsigned longest) {
+    constexpr int TOKENS = 32 / LANES;  // at once
+    constexpr int BATCH = SLOTS > 4 ? C::IN_FLIGHT / 2 : C::IN_FLIGHT;  // registers are short with many slots
+    typename C::Raw raw[BATCH];
 #pragma unroll 1
-    for (int step = 0; step < STEPS; step += BATCH) {
-        typename C::Raw raw[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            unsigned token = (step + i) * TOKENS + slot_token;
-            // What lies beyond the last token was never written: it must not meet the zero weights.
-            raw[i] = reads && token < longest ? C::load(values + token * head_dim + part * 8) : C::zero();
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            unsigned token = (step + i) * TOKENS + slot_token;
-            float value[8];
-            C::unpack(raw[i], value);
-            if (CURRENT && token == current) {
-#pragma unroll
-                for (int e = 0; e < 8; e++) value[e] = reads ? sh.v[part * 8 + e] : 0.f;
-            }
-#pragma unroll
-            for (int s = 0; s < SLOTS; s++) {
-                float p = sh.scores[warp][s][token];
-#pragma unroll
-                for (int e = 0; e < 8; e++) st.sum[s][e] = fmaf(p, value[e], st.sum[s][e]);
-            }
-        }
+    for (unsigned from = 0; from < BLOCK_TOKENS; from += BATCH * TOKENS) {
+        load_tokens<C, LANES>(raw, keys, from, head_dim, longest);
+        score_keys<C, SLOTS, LANES, false>(sh, q, raw, from, BLOCK_TOKENS, head_dim);
+    }
+    weigh<SLOTS, BLOCK_TOKENS>(sh, st, limit);
+#pragma unroll 1
+    for (unsigned from = 0; from < BLOCK_TOKENS; from += BATCH * TOKENS) {
+        load_tokens<C, LANES>(raw, values, from, head_dim, longest);
+        add_values<C, SLOTS, LANES, false>(sh, st, raw, from, BLOCK_TOKENS, head_dim);
     }
     __syncwarp();
 }
+
+// What a decode warp takes at once: DECODE_UNIT neighbouring tokens, keys and values asked for together.
+template <class C, int LANES>
+struct Unit {
+    static constexpr int STEPS = DECODE_UNIT * LANES / 32;
+    typename C::Raw keys[STEPS], values[STEPS];
+    unsigned tokens, current;  // tokens that are there; which of them is the current position, if one is
+
+    // Unit `u` of a sequence at `position`, in the cache's block `block`. Its older tokens were written by earlier steps, so
+    // this need not wait for the kernel before.
+    __device__ __forceinline__ void load(const Args& a, const typename C::Value* layer, unsigned block, unsigned kv_head,
+                                         unsigned u, unsigned position) {
+        const bool last = u == position / DECODE_UNIT;
+        tokens = last ? position % DECODE_UNIT + 1 : DECODE_UNIT;
+        current = last ? tokens - 1 : DECODE_UNIT;
+        const unsigned offset = u % UNITS * DECODE_UNIT * a.head_dim, older = min(tokens, current);
+        load_tokens<C, LANES>(keys, cache_head(layer, block, 0, a.kv_heads, kv_head, a.head_dim) + offset, 0, a.head_dim,
+                              older);
+        load_tokens<C, LANES>(values, cache_head(layer, block, 1, a.kv_heads, kv_head, a.head_dim) + offset, 0,
+                              a.head_dim, older);
+    }
+
+    template <int SLOTS, class S>
+    __device__ __forceinline__ void visit(S& sh, State<SLOTS>& st, const float (&q)[SLOTS][8], unsigned head_dim) const {
+        unsigned limit[SLOTS];
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) limit[s] = tokens;
+        score_keys<C, SLOTS, LANES, true>(sh, q, keys, 0, current, head_dim);
+        weigh<SLOTS, DECODE_UNIT>(sh, st, limit);
+        add_values<C, SLOTS, LANES, true>(sh, st, values, 0, current, head_dim);
+        __syncwarp();
+    }
+};
 
 template <int SLOTS>
 __device__ __forceinline__ void clear(State<SLOTS>& st) {
@@ -350,31 +408,31 @@ __device__ __forceinline__ void decode(const Args& a) {
     for (unsigned j = threadIdx.x; j < a.rotation.pairs; j += THREADS) {
         turn(float(position), a.rotation.frequencies[j], sh.cosines[j], sh.sines[j]);
     }
-    prefetch(a, layer, table, kv_head, first, end);
+    // The first unit of every warp is on its way before the kernel before has ended, the rest of the range into L2.
+    const unsigned dim = a.head_dim, units = min(end * UNITS, position / DECODE_UNIT + 1);
+    unsigned u = first * UNITS + warp;
+    auto block_of = [&](unsigned unit) { return unit < units ? load_word(table + unit / UNITS) : 0; };
+    unsigned later = block_of(u + WARPS);  // block of the unit after the next load
+    Unit<C, LANES> unit;
+    if (u < units) unit.load(a, layer, block_of(u), kv_head, u, position);
+    prefetch(a, layer, table, kv_head, first + WARPS / UNITS, end);
+    const unsigned own_block = load_word(table + blocks - 1);
     __syncthreads();
     wait_for_prerequisites();
 
-    const unsigned dim = a.head_dim, current = position % BLOCK_TOKENS;
     prepare_row<C, SLOTS>(sh, a, row, kv_head, first_head, slots, owner);
-    if (owner && group == 0) write_current<C>(sh, a, load_word(table + blocks - 1), kv_head, current);
+    if (owner && group == 0) write_current<C>(sh, a, own_block, kv_head, position % BLOCK_TOKENS);
 
     float q[SLOTS][8];
     load_queries<SLOTS>(sh, q, part, dim);
     State<SLOTS> st;
     clear(st);
-    constexpr unsigned UNITS = BLOCK_TOKENS / DECODE_UNIT;
-    const unsigned last = position / DECODE_UNIT;  // the unit of the current position
-    for (unsigned u = first * UNITS + warp; u < min(end * UNITS, last + 1); u += WARPS) {
-        const unsigned tokens = u == last ? position % DECODE_UNIT + 1 : DECODE_UNIT;
-        unsigned limit[SLOTS];
-#pragma unroll
-        for (int s = 0; s < SLOTS; s++) limit[s] = tokens;
-        const unsigned block = table[u / UNITS], offset = u % UNITS * DECODE_UNIT * dim;
-        const Value* keys = cache_head(layer, block, 0, a.kv_heads, kv_head, dim) + offset;
-        const Value* values = cache_head(layer, block, 1, a.kv_heads, kv_head, dim) + offset;
-        visit_block<C, SLOTS, LANES, DECODE_UNIT, true>(sh, st, q, keys, values, dim, limit,
-                                                        u == last ? tokens - 1 : DECODE_UNIT,
-                                                        u == last ? tokens - 1 : DECODE_UNIT);
+    for (; u < units; u += WARPS) {
+        unit.template visit<SLOTS>(sh, st, q, dim);
+        if (u + WARPS < units) {
+            unit.load(a, layer, later, kv_head, u + WARPS, position);
+            later = block_of(u + 2 * WARPS);
+        }
     }
     share<SLOTS, LANES>(sh, st);
     write_out(sh, a, row, first_head, slots, split, active);
@@ -419,8 +477,7 @@ __device__ __forceinline__ void attend_rows(const Args& a) {
         }
         const Value* keys = cache_head(layer, table[b], 0, a.kv_heads, kv_head, dim);
         const Value* values = cache_head(layer, table[b], 1, a.kv_heads, kv_head, dim);
-        visit_block<C, SLOTS, LANES, BLOCK_TOKENS, false>(sh, st, q, keys, values, dim, limit,
-                                                          min(end - before, BLOCK_TOKENS), BLOCK_TOKENS);
+        visit_block<C, SLOTS, LANES>(sh, st, q, keys, values, dim, limit, min(end - before, BLOCK_TOKENS));
     }
     share<SLOTS, LANES>(sh, st);
     for (unsigned i = threadIdx.x; i < slots * dim; i += THREADS) {
