@@ -113,16 +113,12 @@ fn a_space_before_texts_is_no_part_of_them() {
 #[test]
 fn bytes_stand_in_for_what_has_no_token() {
     let tokenizer = tokenizer("gemma3");
-    let byte = |b: u8| {
-        let spelling = format!("<0x{b:02X}>");
-        (0..tokenizer.vocabulary() as u32).find(|id| tokenizer.piece(*id) == [b] && *id < 300 && !spelling.is_empty())
-    };
-    let wave = "\u{1f30a}".as_bytes().iter().map(|b| byte(*b).unwrap()).collect::<Vec<_>>();
     let dna = "\u{1f9ec}";
     let ids = tokenizer.encode(dna, false).unwrap();
-    assert_eq!(ids.len(), 4);
-    assert_eq!(ids[..2], wave[..2], "F0 and 9F begin both");
+    let bytes: Vec<&[u8]> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
+    assert_eq!(bytes, [[0xf0], [0x9f], [0xa7], [0xac]]);
     assert_eq!(tokenizer.decode(&ids), dna);
+    assert_eq!(tokenizer.decode(&ids[..3]), "\u{fffd}");
     let text = "<0x41><0xF0>";
     let ids = tokenizer.encode(text, false).unwrap();
     assert!(ids.len() > 2);
@@ -151,9 +147,10 @@ fn long_runs_take_linear_time() {
                 }
                 start.elapsed()
             };
-            let (many, one) = (time(8 << 10, 16), time(128 << 10, 1));
-            let most = many * 6 + Duration::from_millis(100);
-            assert!(one < most, "{pre} {unit:?}: {many:?} for 16 times 8 KiB, {one:?} for 128 KiB");
+            // Whatever else the machine does can only make one of several tries slow.
+            let tries = (0..4).map(|_| (time(8 << 10, 16), time(128 << 10, 1)));
+            let slow: Vec<_> = tries.take_while(|(many, one)| *one >= *many * 6 + Duration::from_millis(100)).collect();
+            assert!(slow.len() < 4, "{pre} {unit:?}: 16 times 8 KiB against 128 KiB: {slow:?}");
         }
     }
 }
