@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Ran, golden, run, scratch, speaking_model, succeed, text, tombolo};
+use common::{Ran, golden, run, scratch, speaking_model, speaking_model_with, succeed, text, tombolo};
 use std::io::{Read, Write};
 use std::process::Stdio;
 
@@ -264,4 +264,20 @@ fn a_dummy_needs_no_file() {
     let ran = run(&["run", "dummy:huge"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("dummy:glm5-tp8-rank") && ran.err.trim_end().lines().count() == 1, "{}", ran.err);
+}
+
+#[test]
+fn reasoning_is_told_from_the_answer() {
+    // The template opens the reasoning, and the tiny model never closes it.
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>";
+    let model = speaking_model_with("thinks.gguf", &[], template);
+    let args = ["run", text(&model), "-p", "hello", "-n", "4", "--temp", "0"];
+    let json: serde_json::Value = serde_json::from_str(&succeed(&[&args[..], &["--json"]].concat()).out).unwrap();
+    assert_eq!(json["text"], "");
+    let thought = json["reasoning"].as_str().unwrap();
+    assert!(!thought.is_empty());
+    // In a pipe the answer stands alone.
+    let ran = succeed(&args);
+    assert_eq!(ran.out.trim(), "");
+    assert!(ran.err.contains(thought), "{} has no {thought:?}", ran.err);
 }
