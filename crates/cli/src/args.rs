@@ -135,6 +135,9 @@ pub(crate) struct DeviceArgs {
     /// Arithmetic
     #[arg(long, default_value = "production", value_enum, value_name = "KIND")]
     pub(crate) arith: Arith,
+    /// Attend to every token, not to those that an indexer chooses (GLM-5): for comparisons, and for files without one
+    #[arg(long)]
+    pub(crate) dense_attention: bool,
 }
 
 /// Into how many parts the model is split, by how many threads.

@@ -62,8 +62,12 @@ fn open_dummy(name: &str) -> Result<Arc<Gguf>, Error> {
 }
 
 /// Reads a model's shape.
-pub(crate) fn config(gguf: &Gguf) -> Result<Config, Error> {
-    Config::from_gguf(gguf).map_err(|e| at_file(gguf, &e))
+pub(crate) fn config(gguf: &Gguf, dense_attention: bool) -> Result<Config, Error> {
+    let mut config = Config::from_gguf(gguf).map_err(|e| at_file(gguf, &e))?;
+    if dense_attention && !config.force_dense_attention() {
+        output::say("--dense-attention changes nothing: this model has no indexer");
+    }
+    Ok(config)
 }
 
 /// An error about what is in a file, with the file's name.

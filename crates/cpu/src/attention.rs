@@ -12,7 +12,7 @@ use std::ops::Range;
 use tombolo_model::{Row, Step};
 
 /// Most rows of a sequence that walk together.
-const TASK_ROWS: usize = 16;
+pub(crate) const TASK_ROWS: usize = 16;
 
 struct Scratch {
     heads: Heads,
@@ -109,7 +109,7 @@ impl Attention<'_> {
 }
 
 /// Neighbouring rows of one sequence, at most [`TASK_ROWS`] in a run.
-fn runs(step: &Step) -> Vec<Range<usize>> {
+pub(crate) fn runs(step: &Step) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (i, row) in step.rows.iter().enumerate() {
         match runs.last_mut() {

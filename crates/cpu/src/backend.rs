@@ -5,7 +5,7 @@ use crate::kv::Cache;
 use crate::linear::Quantized;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::run::{Stage, stages};
+use crate::stages::{Stage, stages};
 use crate::weights::{self, Held};
 use crate::{LoadError, Options, experts, select};
 use std::collections::VecDeque;

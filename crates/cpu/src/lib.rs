@@ -23,6 +23,7 @@ mod run;
 mod run_latent;
 mod sample;
 mod select;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod weights;

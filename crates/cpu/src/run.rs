@@ -10,55 +10,16 @@ use crate::memory::Memory;
 use crate::pool::Panicked;
 use crate::route::{self, Rule};
 use crate::sample::{Wanted, sample};
+use crate::stages::{Linear, Work};
 use crate::weights::Held;
 use std::ops::Range;
 use tombolo_collective::Silent;
 use tombolo_model::{
-    Activation, BackendError, BufferId, ExpertMatrix, Op, Program, RopeId, RopeStyle, Rows, Step, StepOutput, Token,
-    WeightId,
+    Activation, BackendError, BufferId, ExpertMatrix, Op, RopeId, RopeStyle, Rows, Step, StepOutput, Token, WeightId,
 };
 
 /// Fewer values than this are not worth handing to another thread.
 pub(crate) const GRAIN_VALUES: usize = 8192;
-
-/// Operations that run as one job.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Stage {
-    /// One operation.
-    One(Op),
-    /// Products of the same activations.
-    Linears {
-        /// Input.
-        x: BufferId,
-        /// Each of them.
-        products: Vec<Linear>,
-    },
-}
-
-/// A product, as its operation has it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Linear {
-    weight: WeightId,
-    bias: Option<WeightId>,
-    out: BufferId,
-}
-
-/// Groups a program's operations: neighbouring products of one input become one stage.
-pub(crate) fn stages(program: &Program) -> Vec<Stage> {
-    let mut stages: Vec<Stage> = Vec::new();
-    for op in &program.ops {
-        match (op, stages.last_mut()) {
-            (&Op::Linear { x, weight, bias, out }, Some(Stage::Linears { x: same, products })) if *same == x => {
-                products.push(Linear { weight, bias, out });
-            }
-            (&Op::Linear { x, weight, bias, out }, _) => {
-                stages.push(Stage::Linears { x, products: vec![Linear { weight, bias, out }] });
-            }
-            (op, _) => stages.push(Stage::One(op.clone())),
-        }
-    }
-    stages
-}
 
 /// What one step means, worked out once.
 pub(crate) struct Rowset {
@@ -93,11 +54,11 @@ impl CpuBackend {
         self.turns(step);
         let mut output = StepOutput::default();
         let stages = std::mem::take(&mut self.stages);
-        let result = stages.iter().try_for_each(|stage| match stage {
-            Stage::Linears { x, products } => self.linears(*x, products, &rowset).map_err(|s| self.error(s, "linear")),
-            Stage::One(op) => {
-                self.operation(op, step, &rowset, &mut output).map_err(|stop| self.error(stop, op.name()))
-            }
+        let last = step.rows.iter().map(|row| row.position as usize).max().unwrap_or(0);
+        let mut needed = stages.iter().filter(|stage| stage.from <= last);
+        let result = needed.try_for_each(|stage| match &stage.work {
+            Work::Linears { x, products } => self.linears(*x, products, &rowset).map_err(|s| self.error(s, "linear")),
+            Work::One(op) => self.operation(op, step, &rowset, &mut output).map_err(|stop| self.error(stop, op.name())),
         });
         self.stages = stages;
         result.map(|()| output)

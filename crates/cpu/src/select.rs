@@ -121,6 +121,61 @@ fn choose(scores: &[f32], order: &mut Vec<u32>, out: &mut [u32]) {
 #[cfg(test)]
 mod tests {
     use super::choose;
+    use crate::backend::CpuBackend;
+    use crate::kernels::Kernels;
+    use crate::stages::Work;
+    use crate::{Options, Tier};
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tombolo_collective::ThreadGroup;
+    use tombolo_gguf::Gguf;
+    use tombolo_model::{Arith, BLOCK_TOKENS, Capacity, Config, Op, Row, Sequence, Step, Token};
+
+    /// In every layer with an indexer, by running no farther than its choice.
+    #[test]
+    fn the_reference_chooses_the_same_positions() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
+        let gguf = Arc::new(Gguf::open(&data.join("tiny-glm-dsa.gguf")).unwrap());
+        let reference = std::fs::read(data.join("tiny-glm-dsa.safetensors")).unwrap();
+        let reference = safetensors::SafeTensors::deserialize(&reference).unwrap();
+        let words = |name: &str| -> Vec<u32> {
+            let bytes = reference.tensor(name).unwrap().data();
+            bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
+        };
+        let mut config = Config::from_gguf(&gguf).unwrap();
+        config.latent.as_mut().unwrap().eps = 1e-6;
+        let rows = words("tokens").into_iter().enumerate().map(|(i, token)| Row {
+            token: Token::Host(token),
+            position: i as u32,
+            sequence: 0,
+            sample: None,
+            draft: false,
+        });
+        let table: Vec<u32> = (0..(64 / BLOCK_TOKENS) as u32).collect();
+        let sequences = vec![Sequence { tables: vec![table; 2] }];
+        let step = Step { rows: rows.collect(), sequences, full_logits: false };
+        let options = Options { threads: 2, arith: Arith::F32, deadline: Duration::from_secs(60) };
+        for (nth, layer) in [0, 1, 3].into_iter().enumerate() {
+            let comm = ThreadGroup::new(1, options.deadline).pop().unwrap();
+            let kernels = Kernels::of(Tier::best()).unwrap();
+            let capacity = Capacity::new(64, 1, 64);
+            let mut backend = CpuBackend::load(&gguf, &config, comm, capacity, &options, kernels).unwrap();
+            let is_choice = |work: &Work| matches!(work, Work::One(Op::Select { .. }));
+            let choices = backend.stages.iter().enumerate().filter(|(_, stage)| is_choice(&stage.work));
+            let end = choices.map(|(i, _)| i).nth(nth).unwrap();
+            backend.stages.truncate(end + 1);
+            backend.run(&step).unwrap();
+            let place = backend.program.buffers.iter().position(|b| b.name == "selected").unwrap();
+            let got: &[u32] = bytemuck::cast_slice(&backend.buffers[place]);
+            let want = words(&format!("selected.{layer}"));
+            for row in 16..64 {
+                let mut want = want[row * 16..][..16].to_vec();
+                want.sort_unstable();
+                assert_eq!(got[row * 16..][..16], want, "layer {layer}, position {row}");
+            }
+        }
+    }
 
     #[test]
     fn of_equals_the_lower_positions_are_chosen() {

@@ -5,7 +5,7 @@ mod common;
 
 use common::{How, Model, Reference, data, max_difference, rows};
 use std::sync::Arc;
-use tombolo_gguf::Gguf;
+use tombolo_gguf::{Gguf, TensorType, Writer, quant};
 use tombolo_model::{Arith, BLOCK_TOKENS, Capacity, Config, Program, Sequence, Shard, Step};
 
 /// A model whose configuration was changed after it was read.
@@ -107,4 +107,80 @@ fn deepseek2_lite_from_a_legacy_file() {
 #[test]
 fn glm4moe() {
     check("tiny-glm4moe", &[1, 2, 4], 1e-4, |_| ());
+}
+
+/// A file of BF16 and F32 tensors with some of them in another type; or with the values that those would have, in F32.
+fn retyped(gguf: &Gguf, ty_of: impl Fn(&str) -> Option<TensorType>, as_f32: bool) -> Arc<Gguf> {
+    let values = |info: &tombolo_gguf::TensorInfo| {
+        let mut values = vec![0.0; info.dims.iter().product::<u64>() as usize];
+        quant::decode(info.ty, gguf.bytes(info), &mut values).unwrap();
+        values
+    };
+    let mut writer = Writer::new(std::io::Cursor::new(Vec::new()));
+    for (key, value) in gguf.metadata().iter() {
+        writer.metadata(key, value.clone()).unwrap();
+    }
+    let mut data = Vec::new();
+    for info in gguf.tensors() {
+        let Some(ty) = ty_of(&info.name) else {
+            writer.tensor(&info.name, &info.dims, info.ty).unwrap();
+            data.push(gguf.bytes(info).to_vec());
+            continue;
+        };
+        let mut bytes = Vec::new();
+        quant::encode(ty, &values(info), &mut bytes).unwrap();
+        let mut decoded = vec![0.0; info.dims.iter().product::<u64>() as usize];
+        quant::decode(ty, &bytes, &mut decoded).unwrap();
+        writer.tensor(&info.name, &info.dims, if as_f32 { TensorType::F32 } else { ty }).unwrap();
+        data.push(if as_f32 { decoded.iter().flat_map(|v| v.to_le_bytes()).collect() } else { bytes });
+    }
+    writer.finish_header().unwrap();
+    for bytes in &data {
+        writer.data(bytes).unwrap();
+    }
+    Arc::new(Gguf::from_bytes(writer.finish().unwrap().into_inner()).unwrap())
+}
+
+/// Types per tensor, a gate's unlike its up's, whatever the latent's matrices are in: the same as in F32. Experts in
+/// blocks as wide as they are cannot be cut: ranks hold whole ones.
+#[test]
+fn quantized_tensors_of_all_kinds_and_experts_that_stay_whole() {
+    use TensorType::{Q4_0, Q4_1, Q5_0, Q8_0};
+    let plain = open("tiny-glm-dsa");
+    let tokens = Reference::open("tiny-glm-dsa.safetensors").tokens("tokens");
+    for k_b in [Q8_0, Q5_0, Q4_1] {
+        let ty_of = |name: &str| {
+            let part =
+                name.split_once("blk.").and_then(|(_, rest)| rest.split_once('.')).map_or(name, |(_, part)| part);
+            Some(match part {
+                "attn_k_b.weight" => k_b,
+                "attn_v_b.weight" | "ffn_gate_exps.weight" | "attn_kv_a_mqa.weight" | "indexer.attn_q_b.weight" => Q8_0,
+                "ffn_up_exps.weight" | "attn_q_b.weight" | "indexer.attn_k.weight" => Q5_0,
+                "ffn_down_exps.weight" | "attn_q_a.weight" => Q4_0,
+                _ => return None,
+            })
+        };
+        let (quantized, wide) = (retyped(&plain, ty_of, false), retyped(&plain, ty_of, true));
+        let run = |gguf: &Arc<Gguf>, how: How, chunks: &[usize]| {
+            let (mut model, groups) = load(gguf, how, |_| ());
+            logits(&mut model, &steps(groups, &tokens, chunks))
+        };
+        let want = run(&wide, How::new(1, Arith::F32), &[64]);
+        for tp in [1, 2, 4] {
+            let got = run(&quantized, How::new(tp, Arith::F32), &[64]);
+            let difference = max_difference(&got, &want);
+            assert!(difference <= 1e-4, "k_b in {k_b} at TP {tp}: off by {difference}");
+            // Rounded activations are another matter, but not chunks of them.
+            let whole = run(&quantized, How::new(tp, Arith::Production), &[64]);
+            let chunked = run(&quantized, How::new(tp, Arith::Production), &[30, 1, 9, 21]);
+            assert!(whole == chunked, "k_b in {k_b} at TP {tp}: chunks change the logits");
+        }
+        let config = Config::from_gguf(&quantized).unwrap();
+        let held = |rank: usize| {
+            let program = Program::build(&quantized, &config, Shard { rank, size: 4 }).unwrap();
+            let weights = program.weights.into_iter().filter(|w| w.tensor == "blk.1.ffn_gate_exps.weight");
+            weights.map(|w| (w.first, w.count, w.rows)).collect::<Vec<_>>()
+        };
+        assert_eq!([held(0), held(3)], [vec![(0, 2, 32)], vec![(6, 2, 32)]]);
+    }
 }

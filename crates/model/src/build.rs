@@ -78,6 +78,8 @@ struct AttentionPart {
 }
 
 struct DensePart {
+    /// How gate and up are cut, and how down is.
+    splits: [Split; 2],
     gate: BufferId,
     up: BufferId,
     out: BufferId,
@@ -151,8 +153,10 @@ impl<'a> Builder<'a> {
         let first = |kind| c.blocks.iter().position(|block| block.feed_forward == kind);
         let dense = match first(FeedForward::Dense) {
             Some(layer) => {
-                let width = self.held_rows(layer, "ffn_gate", c.feed_forward, Split::Rows { unit: 1 })?;
-                Some(self.dense_part(width))
+                let layers = (layer..c.layers()).filter(|&l| c.blocks[l].feed_forward == FeedForward::Dense);
+                let splits = self.gated_splits(layers, "ffn_down", c.feed_forward);
+                let width = self.held_rows(layer, "ffn_gate", c.feed_forward, splits[0])?;
+                Some(self.dense_part(width, splits))
             }
             None => None,
         };
@@ -196,8 +200,9 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn dense_part(&mut self, width: usize) -> DensePart {
+    fn dense_part(&mut self, width: usize, splits: [Split; 2]) -> DensePart {
         DensePart {
+            splits,
             gate: self.buffer("gate", Rows::Batch, width),
             up: self.buffer("up", Rows::Batch, width),
             out: self.buffer("activated", Rows::Batch, width),
@@ -257,7 +262,7 @@ impl<'a> Builder<'a> {
         out: BufferId,
     ) -> Result<(), ModelError> {
         let hidden = self.config.hidden;
-        let rows = Split::Rows { unit: 1 };
+        let [rows, cols] = part.splits;
         for (name, out) in [(gate, part.gate), (up, part.up)] {
             let weight = self.block(layer, name, width, hidden, rows)?;
             let bias = self.bias(layer, name, 1, width, rows, false)?;
@@ -265,7 +270,7 @@ impl<'a> Builder<'a> {
         }
         let activation: Activation = self.config.activation;
         self.push(Op::GatedActivation { activation, gate: part.gate, up: part.up, out: part.out });
-        let down_weight = self.block(layer, down, hidden, width, Split::Cols { unit: 1 })?;
+        let down_weight = self.block(layer, down, hidden, width, cols)?;
         let bias = self.bias_of_sum(layer, down, false)?;
         self.push(Op::Linear { x: part.out, weight: down_weight, bias, out });
         Ok(())

@@ -43,6 +43,16 @@ pub enum Split {
         /// Rows of a group.
         unit: usize,
     },
+    /// Out-features in groups of `unit`, a contiguous part each, uneven if need be: what [`Split::ColsUneven`] multiplies.
+    RowsNear {
+        /// Rows of a group.
+        unit: usize,
+    },
+    /// In-features in groups of `unit` columns, whole blocks, a contiguous part each, uneven if need be.
+    ColsUneven {
+        /// Columns of a group.
+        unit: usize,
+    },
     /// Whole matrices, a contiguous part each: the matrices of heads, or experts where they cannot be cut.
     Matrices,
     /// In-features, in groups of `unit` columns; every cut must fall between blocks. The product is a partial sum.
@@ -65,7 +75,15 @@ impl Split {
                 (shard.rank * len, len)
             })
         };
+        let near = |n: usize, unit: usize| {
+            let (start, len) = shard.part(n / unit);
+            (n.is_multiple_of(unit) && len > 0).then_some((start * unit, len * unit))
+        };
         match self {
+            Split::RowsNear { unit } => near(rows, unit).map(|(start, len)| Slice::Rows { start, len }),
+            Split::ColsUneven { unit } => near(cols, unit)
+                .filter(|(start, len)| start % block == 0 && len % block == 0)
+                .map(|(start, len)| Slice::Cols { start, len }),
             Split::Replicate | Split::Matrices => Some(Slice::Whole),
             Split::Rows { unit } => even(rows, unit).map(|(start, len)| Slice::Rows { start, len }),
             Split::RowsUneven => {

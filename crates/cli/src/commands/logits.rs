@@ -66,7 +66,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Error> {
     let tokens = args.tokens.as_ref().map(|t| t.0.clone()).or(from_reference);
     let tokens = tokens.ok_or_else(|| input("--tokens is missing, and --compare brings no tensor 'tokens'"))?;
     let gguf = load::open(model)?;
-    let config = load::config(&gguf)?;
+    let config = load::config(&gguf, args.device.dense_attention)?;
     if let Some(reference) = &reference {
         reference.check(tokens.len(), config.vocabulary, args)?;
     }

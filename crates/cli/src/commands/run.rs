@@ -146,7 +146,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     interrupt::install()?;
     let sampling = args.sampling.sampling()?;
     let gguf = load::open(args.model.path()?)?;
-    let config = load::config(&gguf)?;
+    let config = load::config(&gguf, args.device.dense_attention)?;
     let tokenizer = match Tokenizer::from_metadata(gguf.metadata()) {
         Ok(tokenizer) => Some(tokenizer),
         // Ids need none.

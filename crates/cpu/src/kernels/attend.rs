@@ -192,7 +192,7 @@ fn accumulate<V: Eight, const N: usize>(
 
 /// `8 W` columns of it, from `d` on.
 #[inline(always)]
-fn columns<V: Eight, const N: usize, const W: usize>(
+pub(super) fn columns<V: Eight, const N: usize, const W: usize>(
     out: &mut [f32],
     dim: usize,
     d: usize,

@@ -4,12 +4,12 @@
 //! instead of closures: a closure that is not inlined would be compiled without the tier's instructions.
 
 pub(super) use super::attend::attend;
-pub(super) use super::latent::{attend_latent, dots, index_scores, layer_norm};
+pub(super) use super::latent::{attend_latent, index_scores, layer_norm};
 use super::vector::Eight;
 
 /// Up to eight values, zeros behind them.
 #[inline(always)]
-fn padded(x: &[f32]) -> [f32; 8] {
+pub(super) fn padded(x: &[f32]) -> [f32; 8] {
     let mut all = [0.0; 8];
     all[..x.len()].copy_from_slice(x);
     all

@@ -21,8 +21,23 @@ impl Builder<'_> {
 
     fn shared_part(&mut self, layer: usize, experts: &Experts) -> Result<Option<DensePart>, ModelError> {
         let Some(width) = experts.shared else { return Ok(None) };
-        let width = self.held_rows(layer, SHARED[0], width, Split::Rows { unit: 1 })?;
-        Ok(Some(self.dense_part(width)))
+        let splits = self.gated_splits(layer..self.config.layers(), SHARED[2], width);
+        let width = self.held_rows(layer, SHARED[0], width, splits[0])?;
+        Ok(Some(self.dense_part(width, splits)))
+    }
+
+    /// How the gated units of some layers are cut: evenly; where that would cut a block in any of them, and the model
+    /// has experts, so that most of it is elsewhere, into parts of as many whole blocks as may be.
+    pub(super) fn gated_splits(&self, layers: impl Iterator<Item = usize>, down: &str, width: usize) -> [Split; 2] {
+        let blocks = layers.filter_map(|layer| self.gguf.tensor(&format!("blk.{layer}.{down}.weight")));
+        let unit = blocks.map(|tensor| tensor.ty.block_len()).max().unwrap_or(1);
+        let size = self.program.shard.size;
+        let even = width.is_multiple_of(size) && (width / size).is_multiple_of(unit);
+        if even || self.config.experts.is_none() {
+            [Split::Rows { unit: 1 }, Split::Cols { unit: 1 }]
+        } else {
+            [Split::RowsNear { unit }, Split::ColsUneven { unit }]
+        }
     }
 
     /// A router, the experts that it chooses, and the one beside them.

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &DecodeArgs) -> Result<ExitCode, Error> {
     interrupt::install()?;
     let tests = tests(args)?;
     let gguf = load::open(args.model.path()?)?;
-    let config = load::config(&gguf)?;
+    let config = load::config(&gguf, args.device.dense_attention)?;
     let context = context(&tests)?;
     let splits = splits(args);
     // All of them first: after an hour of measuring it is late to hear that the last one cannot be.
