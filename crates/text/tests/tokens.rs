@@ -161,16 +161,20 @@ fn long_runs_take_linear_time() {
 fn a_mebibyte_takes_less_than_a_second() {
     for pre in all() {
         let tokenizer = tokenizer(pre);
+        let quickest = |text: &str| {
+            let time = || {
+                let start = Instant::now();
+                tokenizer.encode(text, true).unwrap();
+                start.elapsed()
+            };
+            (0..3).map(|_| time()).min().unwrap()
+        };
         for unit in UNITS {
-            let text = unit.repeat((1 << 20) / unit.len());
-            let start = Instant::now();
-            tokenizer.encode(&text, true).unwrap();
-            let taken = start.elapsed();
+            let taken = quickest(&unit.repeat((1 << 20) / unit.len()));
             assert!(taken < Duration::from_secs(1), "{pre} {unit:?}: {taken:?}");
         }
-        let start = Instant::now();
-        tokenizer.encode(&"\u{301}".repeat(1_000_000), true).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(2), "{pre}: {:?} for 10^6 combining marks", start.elapsed());
+        let taken = quickest(&"\u{301}".repeat(1_000_000));
+        assert!(taken < Duration::from_secs(1), "{pre}: {taken:?} for 10^6 combining marks");
     }
 }
 
