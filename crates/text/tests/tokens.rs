@@ -2,6 +2,7 @@
 //! `tools/reference/tokenizer_cases.py` made the data.
 
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -155,22 +156,34 @@ fn long_runs_take_linear_time() {
     }
 }
 
+/// The time that this thread has run for, whatever else a machine does; where Linux does not tell, that of the clock.
+fn ran() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = stat.split(' ').next().and_then(|ns| ns.parse().ok());
+    nanos.map_or_else(|| START.elapsed(), Duration::from_nanos)
+}
+
 /// The same in full, where the code is optimised.
 #[test]
 #[ignore = "takes seconds: a mebibyte for every kind of vocabulary and text"]
 fn a_mebibyte_takes_less_than_a_second() {
     for pre in all() {
         let tokenizer = tokenizer(pre);
+        let quickest = |text: &str| {
+            let time = || {
+                let start = ran();
+                tokenizer.encode(text, true).unwrap();
+                ran() - start
+            };
+            (0..3).map(|_| time()).min().unwrap()
+        };
         for unit in UNITS {
-            let text = unit.repeat((1 << 20) / unit.len());
-            let start = Instant::now();
-            tokenizer.encode(&text, true).unwrap();
-            let taken = start.elapsed();
+            let taken = quickest(&unit.repeat((1 << 20) / unit.len()));
             assert!(taken < Duration::from_secs(1), "{pre} {unit:?}: {taken:?}");
         }
-        let start = Instant::now();
-        tokenizer.encode(&"\u{301}".repeat(1_000_000), true).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(2), "{pre}: {:?} for 10^6 combining marks", start.elapsed());
+        let taken = quickest(&"\u{301}".repeat(1_000_000));
+        assert!(taken < Duration::from_secs(1), "{pre}: {taken:?} for 10^6 combining marks");
     }
 }
 
