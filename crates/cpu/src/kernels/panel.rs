@@ -20,6 +20,11 @@ pub(super) struct PanelSub {
     pub(super) s: [[i16; 2 * TILE]; 2],
 }
 
+impl PanelSub {
+    pub(super) const ZERO: Self =
+        Self { quants: [[0; 4 * TILE]; 8], d: [0.0; TILE], m: [[0.0; TILE]; 2], s: [[0; 2 * TILE]; 2] };
+}
+
 /// Scratch of one thread.
 pub(crate) struct Panel {
     pub(super) subs: Vec<PanelSub>,
@@ -28,7 +33,6 @@ pub(crate) struct Panel {
 impl Panel {
     /// Room for two tiles; a few KB.
     pub(crate) fn new() -> Self {
-        let zero = PanelSub { quants: [[0; 4 * TILE]; 8], d: [0.0; TILE], m: [[0.0; TILE]; 2], s: [[0; 2 * TILE]; 2] };
-        Self { subs: vec![zero; 2 * PANEL_SUBS] }
+        Self { subs: vec![PanelSub::ZERO; 2 * PANEL_SUBS] }
     }
 }

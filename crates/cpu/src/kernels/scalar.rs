@@ -1,32 +1,21 @@
-//! The scalar tier: what every other tier must give bit for bit, on any processor.
+//! The scalar tier: what every other tier must give bit for bit, on any processor. Loops over small arrays, which
+//! compilers turn into whatever vector instructions there are.
 
-use super::panel::Panel;
+use super::panel::{Panel, PanelSub};
 use super::tile::{ActBlock, ActRow, Class, Kind, QUANT, TILE};
 use half::f16;
 use tombolo_gguf::quant::{iq4_nl, mxfp4};
 
-/// 32 columns of one row of a tile, in the form that all kinds share.
-struct Sub {
-    q: [i32; QUANT],
-    /// Factor.
-    d: f32,
-    /// Integer scale of each half.
-    s: [i32; 2],
-    /// Offset; of each half where they differ.
-    m: [f32; 2],
-}
-
 /// `out[row of the tile] = tile · act` for each row of activations.
 pub(super) fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
     out[..acts.len()].fill([0.0; TILE]);
-    for r in 0..TILE {
-        for (b, block) in tile.chunks_exact(kind.block_bytes()).enumerate() {
-            let subs = kind.block_cols() / QUANT;
-            for j in 0..subs {
-                let sub = sub(kind, block, r, j);
-                for (act, out) in acts.iter().zip(&mut *out) {
-                    out[r] = multiply(kind.class(), &sub, act, b * subs + j, out[r]);
-                }
+    let mut sub = PanelSub::ZERO;
+    for (b, block) in tile.chunks_exact(kind.block_bytes()).enumerate() {
+        let subs = kind.block_cols() / QUANT;
+        for j in 0..subs {
+            expand(kind, block, j, &mut sub);
+            for (act, out) in acts.iter().zip(&mut *out) {
+                multiply(kind.class(), &sub, act, b * subs + j, out);
             }
         }
     }
@@ -39,103 +28,154 @@ pub(super) fn block(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], _: &mut Panel,
     }
 }
 
-fn multiply(class: Class, sub: &Sub, act: &ActRow, at: usize, sum: f32) -> f32 {
+/// Adds 32 columns of all rows of the tile, times the row's sub-block `at`, to `sums`.
+fn multiply(class: Class, sub: &PanelSub, act: &ActRow, at: usize, sums: &mut [f32; TILE]) {
     let a = &act.blocks[at];
-    let q = &act.quants[at * QUANT..][..QUANT];
-    let dot = |range: std::ops::Range<usize>| -> i32 {
-        sub.q[range.clone()].iter().zip(&q[range]).map(|(&q, &a)| q * i32::from(a)).sum()
-    };
-    let factor = sub.d * a.scale;
+    let q = act.quants[at * QUANT..][..QUANT].as_chunks::<4>().0;
     match class {
-        Class::Offset { .. } => sub.m[0].mul_add(a.weighted, (dot(0..32) as f32).mul_add(factor, sum)),
-        Class::Halves { .. } => {
-            let whole = sub.s[0] * dot(0..16) + sub.s[1] * dot(16..32);
-            let sum = sub.m[0].mul_add(a.halves[0], (whole as f32).mul_add(factor, sum));
-            sub.m[1].mul_add(a.halves[1], sum)
+        Class::Offset { .. } => {
+            let whole = dots(&sub.quants, q, i32::from);
+            for r in 0..TILE {
+                let sum = (whole[r] as f32).mul_add(sub.d[r] * a.scale, sums[r]);
+                sums[r] = sub.m[0][r].mul_add(a.weighted, sum);
+            }
         }
-        Class::Signed => (dot(0..32) as f32).mul_add(factor, sum),
+        Class::Halves { .. } => {
+            let whole = [dots(&sub.quants[..4], &q[..4], i32::from), dots(&sub.quants[4..], &q[4..], i32::from)];
+            for r in 0..TILE {
+                let scaled = |half: usize| i32::from(sub.s[half][2 * r]) * whole[half][r];
+                let sum = ((scaled(0) + scaled(1)) as f32).mul_add(sub.d[r] * a.scale, sums[r]);
+                let sum = sub.m[0][r].mul_add(a.halves[0], sum);
+                sums[r] = sub.m[1][r].mul_add(a.halves[1], sum);
+            }
+        }
+        Class::Signed => {
+            let whole = dots(&sub.quants, q, |q| i32::from(q as i8));
+            for r in 0..TILE {
+                sums[r] = (whole[r] as f32).mul_add(sub.d[r] * a.scale, sums[r]);
+            }
+        }
     }
 }
 
-fn half_of(halves: &[u8], r: usize) -> f32 {
-    f16::from_le_bytes([halves[2 * r], halves[2 * r + 1]]).to_f32()
-}
-
-/// Byte `i` of row `r` of interleaved bytes.
-fn byte(bytes: &[u8], r: usize, i: usize) -> u8 {
-    bytes[i / 4 * 4 * TILE + 4 * r + i % 4]
-}
-
-/// Column `i` of 32 whose nibbles lie in 16 bytes: low nibbles first, then high ones.
-fn nibble(bytes: &[u8], r: usize, i: usize) -> i32 {
-    i32::from(byte(bytes, r, i % 16) >> (4 * (i / 16)) & 15)
-}
-
-/// Sub-block `j`'s 6-bit scale and offset, packed over the rows.
-fn scale_min(scales: &[u8], r: usize, j: usize) -> (f32, f32) {
-    let (low, high) = (scales[j * TILE + r], scales[64 + j / 2 * TILE + r] >> (4 * (j % 2)));
-    (f32::from(low & 15 | (high & 3) << 4), f32::from(low >> 4 | (high >> 2 & 3) << 4))
-}
-
-/// Columns `32j .. 32j + 32` of a block's row `r`.
-fn sub(kind: Kind, block: &[u8], r: usize, j: usize) -> Sub {
-    let q = std::array::from_fn(|i| quant(kind, block, r, j, i));
-    let d = half_of(block, r);
-    let with = |d, m| Sub { q, d, s: [1; 2], m: [m, 0.0] };
-    let scales = |start: usize| [0, 1].map(|half| block[start + (2 * j + half) * TILE + r]);
-    match kind {
-        Kind::Q4_0 => with(d, -8.0 * d),
-        Kind::Q5_0 => with(d, -16.0 * d),
-        Kind::Q4_1 | Kind::Q5_1 => with(d, half_of(&block[16..], r)),
-        Kind::Q8_0 | Kind::IQ4_NL => with(d, 0.0),
-        Kind::MXFP4 => {
-            let e = block[r];
-            let d = f32::from_bits(if e < 2 { 0x0020_0000 << e } else { u32::from(e - 1) << 23 });
-            with(d, -12.0 * d)
+/// Per row `Σ q·a` over groups of columns.
+#[inline(always)]
+fn dots(groups: &[[u8; 4 * TILE]], a: &[[i8; 4]], value: impl Fn(u8) -> i32) -> [i32; TILE] {
+    let mut products = [0i32; 4 * TILE];
+    for (group, a) in groups.iter().zip(a) {
+        for i in 0..4 * TILE {
+            products[i] += value(group[i]) * i32::from(a[i % 4]);
         }
-        Kind::IQ4_XS => with(d * f32::from(block[16 + j * TILE + r] as i8), 0.0),
+    }
+    let mut sums = [0; TILE];
+    for (sum, products) in sums.iter_mut().zip(products.as_chunks::<4>().0) {
+        *sum = products[0] + products[1] + products[2] + products[3];
+    }
+    sums
+}
+
+/// Eight halves.
+fn halves(bytes: &[u8]) -> [f32; TILE] {
+    let mut out = [0.0; TILE];
+    widen(&bytes[..2 * TILE], &mut out);
+    out
+}
+
+/// Sub-block `j`'s 6-bit scales, or offsets, of all rows.
+fn six(scales: &[u8], j: usize, offsets: bool) -> [f32; TILE] {
+    let (low, high) = (&scales[j * TILE..], &scales[64 + j / 2 * TILE..]);
+    let by = usize::from(offsets);
+    std::array::from_fn(|r| f32::from(low[r] >> (4 * by) & 15 | (high[r] >> (4 * (j % 2) + 2 * by) & 3) << 4))
+}
+
+/// Columns `32j .. 32j + 32` of a block, in the form that all kinds share.
+fn expand(kind: Kind, block: &[u8], j: usize, sub: &mut PanelSub) {
+    quants(kind, block, j, &mut sub.quants);
+    if kind == Kind::MXFP4 {
+        let power = |e: u8| f32::from_bits(if e < 2 { 0x0020_0000 << e } else { u32::from(e - 1) << 23 });
+        sub.d = std::array::from_fn(|r| power(block[r]));
+        sub.m[0] = sub.d.map(|d| -12.0 * d);
+        return;
+    }
+    let d = halves(block);
+    sub.d = d;
+    match kind {
+        Kind::Q4_0 => sub.m[0] = d.map(|d| -8.0 * d),
+        Kind::Q5_0 => sub.m[0] = d.map(|d| -16.0 * d),
+        Kind::Q4_1 | Kind::Q5_1 => sub.m[0] = halves(&block[16..]),
+        Kind::Q8_0 | Kind::IQ4_NL | Kind::MXFP4 => {}
+        Kind::IQ4_XS => (0..TILE).for_each(|r| sub.d[r] = d[r] * f32::from(block[16 + j * TILE + r] as i8)),
         Kind::Q4_K | Kind::Q5_K => {
-            let (s, m) = scale_min(&block[32..], r, j);
-            with(d * s, -(half_of(&block[16..], r) * m))
+            let (dm, s, m) = (halves(&block[16..]), six(&block[32..], j, false), six(&block[32..], j, true));
+            for r in 0..TILE {
+                (sub.d[r], sub.m[0][r]) = (d[r] * s[r], -(dm[r] * m[r]));
+            }
         }
         Kind::Q2_K => {
-            let dm = half_of(&block[16..], r);
-            let scales = scales(32);
-            Sub { q, d, s: scales.map(|s| i32::from(s & 15)), m: scales.map(|s| -(dm * f32::from(s >> 4))) }
+            let dm = halves(&block[16..]);
+            for (half, r) in (0..2).flat_map(|half| (0..TILE).map(move |r| (half, r))) {
+                let scale = block[32 + (2 * j + half) * TILE + r];
+                sub.s[half][2 * r] = i16::from(scale & 15);
+                sub.m[half][r] = -(dm[r] * f32::from(scale >> 4));
+            }
         }
         Kind::Q3_K | Kind::Q6_K => {
             let offset = if kind == Kind::Q3_K { -4 } else { -32 };
-            let s = scales(16).map(|s| i32::from(s as i8));
-            Sub { q, d, s, m: s.map(|s| d * (offset * s) as f32) }
+            for (half, r) in (0..2).flat_map(|half| (0..TILE).map(move |r| (half, r))) {
+                let s = i16::from(block[16 + (2 * j + half) * TILE + r] as i8);
+                sub.s[half][2 * r] = s;
+                sub.m[half][r] = d[r] * f32::from(offset * s);
+            }
         }
     }
 }
 
-/// Column `i` of 32.
-fn quant(kind: Kind, block: &[u8], r: usize, j: usize, i: usize) -> i32 {
-    // Bits of the column in its byte of a vector per group of columns, and in one vector for all groups.
-    let bits = |bytes: &[u8], shift: usize, mask: u8| i32::from(byte(bytes, r, i) >> shift & mask);
-    let above = |start: usize| i32::from(byte(&block[start..], r, i % 4) >> (i / 4) & 1);
-    let twos =
-        |start: usize| i32::from(byte(&block[start + 64 * j + i / 16 * 32..], r, i % 4) >> (2 * (i / 4 % 4)) & 3);
-    match kind {
-        Kind::Q4_0 => nibble(&block[16..], r, i),
-        Kind::Q4_1 => nibble(&block[32..], r, i),
-        Kind::Q5_0 => nibble(&block[16..], r, i) | above(144) << 4,
-        Kind::Q5_1 => nibble(&block[32..], r, i) | above(160) << 4,
-        Kind::Q8_0 => i32::from(byte(&block[16..], r, i) as i8),
-        Kind::IQ4_NL => i32::from(iq4_nl::LEVELS[nibble(&block[16..], r, i) as usize]),
-        Kind::IQ4_XS => i32::from(iq4_nl::LEVELS[nibble(&block[80 + 128 * j..], r, i) as usize]),
-        Kind::MXFP4 => i32::from(mxfp4::LEVELS[nibble(&block[8..], r, i) as usize]) + 12,
-        Kind::Q2_K => twos(160),
-        Kind::Q3_K => twos(144) | above(656 + 32 * j) << 2,
-        Kind::Q4_K => bits(&block[128 + j / 2 * 256..], 4 * (j % 2), 15),
-        Kind::Q5_K => bits(&block[128 + j / 2 * 256..], 4 * (j % 2), 15) | above(1152 + 32 * j) << 4,
-        Kind::Q6_K => {
-            let (nibbles, pairs) = block[144 + j / 2 * 384..][..384].split_at(256);
-            let pair = byte(pairs, r, i % 16) >> (4 * (j % 2) + 2 * (i / 16)) & 3;
-            bits(nibbles, 4 * (j % 2), 15) | i32::from(pair) << 4
-        }
+/// A group of columns: what is in some bits of 32 bytes.
+#[inline(always)]
+fn group(bytes: &[u8], shift: usize, mask: u8) -> [u8; 4 * TILE] {
+    let mut out = [0; 4 * TILE];
+    for (out, byte) in out.iter_mut().zip(&bytes[..4 * TILE]) {
+        *out = byte >> shift & mask;
+    }
+    out
+}
+
+/// Further bits above the lower `width`.
+#[inline(always)]
+fn above(mut low: [u8; 4 * TILE], width: usize, high: [u8; 4 * TILE]) -> [u8; 4 * TILE] {
+    for (low, high) in low.iter_mut().zip(high) {
+        *low |= high << width;
+    }
+    low
+}
+
+fn quants(kind: Kind, block: &[u8], j: usize, out: &mut [[u8; 4 * TILE]; 8]) {
+    for (g, out) in out.iter_mut().enumerate() {
+        // Nibbles of 32 columns in 128 bytes; of two sub-blocks in 256; two bits in 64 bytes a sub-block; one in 32.
+        let nibbles = |start: usize| group(&block[start + 32 * (g % 4)..], 4 * (g / 4), 15);
+        let paired = |start: usize| group(&block[start + j / 2 * 256 + 32 * g..], 4 * (j % 2), 15);
+        let twos = |start: usize| group(&block[start + 64 * j + 32 * (g / 4)..], 2 * (g % 4), 3);
+        let ones = |start: usize| group(&block[start..], g, 1);
+        let levels = |start: usize, levels: &[i8; 16]| nibbles(start).map(|q| levels[usize::from(q & 15)] as u8);
+        *out = match kind {
+            Kind::Q4_0 => nibbles(16),
+            Kind::Q4_1 => nibbles(32),
+            Kind::Q5_0 => above(nibbles(16), 4, ones(144)),
+            Kind::Q5_1 => above(nibbles(32), 4, ones(160)),
+            Kind::Q8_0 => group(&block[16 + 32 * g..], 0, 255),
+            Kind::IQ4_NL => levels(16, &iq4_nl::LEVELS),
+            Kind::IQ4_XS => levels(80 + 128 * j, &iq4_nl::LEVELS),
+            Kind::MXFP4 => levels(8, &mxfp4::LEVELS.map(|level| level + 12)),
+            Kind::Q2_K => twos(160),
+            Kind::Q3_K => above(twos(144), 2, ones(656 + 32 * j)),
+            Kind::Q4_K => paired(128),
+            Kind::Q5_K => above(paired(128), 4, ones(1152 + 32 * j)),
+            Kind::Q6_K => {
+                let chunk = &block[144 + j / 2 * 384..];
+                let high = group(&chunk[256 + 32 * (g % 4)..], 4 * (j % 2) + 2 * (g / 4), 3);
+                above(group(&chunk[32 * g..], 4 * (j % 2), 15), 4, high)
+            }
+        };
     }
 }
 
