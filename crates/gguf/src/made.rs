@@ -11,9 +11,12 @@ use std::sync::OnceLock;
 /// Longer than any file: the tensors that a header declares lie within it.
 const LENGTH: u64 = i64::MAX as u64;
 
+/// Makes a tensor's bytes.
+type Make = dyn Fn(&TensorInfo) -> Vec<u8> + Send + Sync;
+
 /// The weights of a model without a file.
 pub(crate) struct Made {
-    make: Box<dyn Fn(&TensorInfo) -> Vec<u8> + Send + Sync>,
+    make: Box<Make>,
     tensors: Vec<OnceLock<Vec<u8>>>,
 }
 
