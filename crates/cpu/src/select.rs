@@ -92,8 +92,8 @@ impl Select<'_> {
         keys.resize(BLOCK * dim, 0.0);
         let q = &self.q[row * self.heads * dim..][..self.heads * dim];
         let weights = &self.weights[row * self.heads..][..self.heads];
-        for b in part * TASK_BLOCKS..((part + 1) * TASK_BLOCKS).min(blocks) {
-            self.cache.read(kernels, self.layer, table[b], 0, keys);
+        for (b, &block) in table.iter().enumerate().take(blocks).skip(part * TASK_BLOCKS).take(TASK_BLOCKS) {
+            self.cache.read(kernels, self.layer, block, 0, keys);
             // SAFETY: tasks share no pair of row and block.
             let scores = unsafe { scores.cells(to, b * BLOCK_TOKENS, BLOCK_TOKENS) };
             (kernels.index_scores)(q, weights, keys, scores);
