@@ -2,9 +2,9 @@
 
     python quant_blocks.py [--ggml libggml-base.so] [--out crates/gguf/tests/data/blocks.bin]
 
-Decoding, and encoding to F16, BF16, Q4_0, Q4_1 and Q8_0: the Python package gguf (0.19.0). Encoding to Q4_K and Q6_K,
-which that cannot: the C library of the GGML project, without importance data, as the package libggml-python
-(0.20.2.post1) carries it. Same seed, same file.
+Decoding, and encoding to F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and MXFP4: the Python package gguf (0.19.0). Encoding
+to the types which that cannot: the C library of the GGML project, without importance data, as the package
+libggml-python (0.20.2.post1) carries it. Same seed, same file.
 
 The file is a list of records, all numbers little-endian:
     u32 type id, u32 kind (0 decode, 1 encode), u32 values, u32 bytes, f32[values], u8[bytes]
@@ -21,9 +21,15 @@ from gguf.constants import GGMLQuantizationType as T
 from gguf.quants import dequantize, quantize
 
 DECODED_VALUES = 2048
+# In this order so that new types, at the end, leave the blocks of the others as they are.
 TYPES = [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q8_0, T.Q4_K, T.Q6_K]
+TYPES += [T.Q5_0, T.Q5_1, T.Q2_K, T.Q3_K, T.Q5_K, T.IQ4_NL, T.IQ4_XS, T.MXFP4]
+# Types that only the C library encodes, and those that this project does not.
+C_ONLY = [T.Q4_K, T.Q5_K, T.Q6_K, T.IQ4_NL, T.IQ4_XS]
+READ_ONLY = [T.Q2_K, T.Q3_K]
 # Where each block keeps its half-precision scales.
 HALVES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q8_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208]}
+HALVES |= {T.Q5_0: [0], T.Q5_1: [0, 2], T.Q2_K: [80, 82], T.Q3_K: [108], T.Q5_K: [0, 2], T.IQ4_NL: [0], T.IQ4_XS: [0]}
 
 
 def random_blocks(rng, ty):
@@ -41,7 +47,9 @@ def random_blocks(rng, ty):
         bits[:4] = [0, 0x8000, 1, exponent]
         return bits.view(np.uint8)
     blocks = rng.integers(0, 256, (n, size), dtype=np.uint8)
-    for at in HALVES[ty]:
+    if ty == T.MXFP4:
+        blocks[:4, 0] = [0, 1, 2, 254]
+    for at in HALVES.get(ty, []):
         scales = (rng.standard_normal(n) * 10.0 ** rng.uniform(-8, 3, n)).astype(np.float16)
         scales[: 5] = [0.0, 65504.0, -65504.0, 6e-8, -1.0]
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(n, 2)
@@ -80,10 +88,10 @@ def values_to_encode(rng):
 
 
 def encode(library, values, ty):
-    if ty not in (T.Q4_K, T.Q6_K):
+    if ty not in C_ONLY:
         return quantize(values, ty).view(np.uint8).reshape(-1)
     if library is None:
-        raise SystemExit("encoding Q4_K and Q6_K needs --ggml")
+        raise SystemExit(f"encoding {ty.name} needs --ggml")
     length, size = GGML_QUANT_SIZES[ty]
     out = np.zeros(values.size // length * size, np.uint8)
     chunk = library.ggml_quantize_chunk
@@ -96,7 +104,7 @@ def encode(library, values, ty):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ggml", help="the C library, for Q4_K and Q6_K")
+    parser.add_argument("--ggml", help="the C library, for types that the package gguf does not encode")
     parser.add_argument("--out", default="crates/gguf/tests/data/blocks.bin")
     args = parser.parse_args()
     library = ctypes.CDLL(args.ggml) if args.ggml else None
@@ -109,7 +117,7 @@ def main():
             assert not np.isnan(values).any(), ty
             records.append((ty, 0, values, blocks))
         values = values_to_encode(rng)
-        for i, ty in enumerate(t for t in TYPES if t != T.F32):
+        for i, ty in enumerate(t for t in TYPES if t != T.F32 and t not in READ_ONLY):
             shown = values.reshape(-1) if i == 0 else values[:0].reshape(-1)
             records.append((ty, 1, shown, encode(library, values, ty)))
     with open(args.out, "wb") as f:

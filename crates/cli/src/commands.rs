@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod completions;
 mod inspect;
 mod logits;
 mod run;
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Inspect(inspect::InspectArgs),
     /// Compute the logits of given tokens, for comparisons
     Logits(logits::LogitsArgs),
+    /// Print a script that completes commands and options in a shell
+    Completions(completions::CompletionsArgs),
 }
 
 impl Command {
@@ -30,6 +33,7 @@ impl Command {
             Command::Bench(bench) => bench::run(&bench),
             Command::Inspect(args) => inspect::run(&args),
             Command::Logits(args) => logits::run(&args),
+            Command::Completions(args) => completions::run(&args, crate::command_line()),
         }
     }
 }

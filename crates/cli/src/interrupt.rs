@@ -2,6 +2,7 @@
 
 use crate::error::{Error, failure};
 use crate::output;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What Ctrl-C means now.
@@ -31,6 +32,11 @@ pub(crate) fn install() -> Result<(), Error> {
 /// Whether Ctrl-C was pressed during the answer that is being written.
 pub(crate) fn is_pressed() -> bool {
     STATE.load(Ordering::SeqCst) == PRESSED
+}
+
+/// For [`tombolo_engine::Engine::set_between_chunks`]: breaks off once Ctrl-C was pressed.
+pub(crate) fn between_chunks(_done: usize, _total: usize) -> ControlFlow<()> {
+    if is_pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 /// While this lives, Ctrl-C ends the answer instead of the program.

@@ -13,3 +13,5 @@ pub(crate) const REFERENCE_BYTES_MAX: u64 = 8 << 30;
 pub(crate) const LINE_CHARS_MAX: usize = 300;
 /// Characters of a model's name.
 pub(crate) const NAME_CHARS_MAX: usize = 72;
+/// Warnings about a model file that are printed one by one.
+pub(crate) const WARNINGS_MAX: usize = 8;

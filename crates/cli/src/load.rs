@@ -3,8 +3,9 @@
 use crate::args::{DeviceArgs, SplitArgs};
 use crate::backend::{self, Choice};
 use crate::error::{Error, failure, input};
-use crate::limits::NAME_CHARS_MAX;
+use crate::limits::{NAME_CHARS_MAX, WARNINGS_MAX};
 use crate::output;
+use crate::progress::PATIENCE;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -15,8 +16,6 @@ use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard};
 
 /// Rows of a step: what prefill runs at once.
 pub(crate) const ROWS: usize = 512;
-/// Loads longer than this show that they go on.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two pictures of what shows that they go on.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -31,14 +30,21 @@ pub(crate) struct Loaded {
     pub(crate) seconds: f64,
 }
 
-/// Opens and checks a model file.
+/// Opens and checks a model: a file, a split set by any of its shards, or a directory with one model in it.
 pub(crate) fn open(path: &Path) -> Result<Arc<Gguf>, Error> {
     use std::io::ErrorKind::OutOfMemory;
-    Gguf::open(path).map(Arc::new).map_err(|error| match &error.fault {
+    let gguf = Gguf::open(path).map_err(|error| match &error.fault {
         // The file is right, and the machine too small.
         Fault::Io { source, .. } if source.kind() == OutOfMemory => failure(error),
         _ => input(error),
-    })
+    })?;
+    for warning in gguf.warnings().iter().take(WARNINGS_MAX) {
+        output::say_safely(&format!("warning: {warning}"));
+    }
+    if let Some(more) = gguf.warnings().len().checked_sub(WARNINGS_MAX).filter(|&n| n > 0) {
+        output::say(&format!("warning: {more} more of the kind"));
+    }
+    Ok(Arc::new(gguf))
 }
 
 /// Reads a model's shape.
@@ -87,6 +93,7 @@ pub(crate) fn load(
     let backends = showing_patience(&format!("loading {name}, {size}"), || {
         choice.place.load(gguf.clone(), config, choice.ranks, capacity, device.arith, device.transport)
     })?;
+    gguf.check_unchanged().map_err(input)?;
     let devices = backends.iter().map(|b| b.describe()).collect();
     let engine = Engine::new(backends, shape, capacity);
     let seconds = started.elapsed().as_secs_f64();

@@ -10,6 +10,7 @@ mod interrupt;
 mod limits;
 mod load;
 mod output;
+mod progress;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use commands::Command;
@@ -24,10 +25,16 @@ struct Cli {
     command: Command,
 }
 
+/// The whole command line, as it is parsed.
+fn command_line() -> clap::Command {
+    args::taking_negative_numbers(Cli::command())
+}
+
 fn main() -> ExitCode {
     error::one_line_panics();
-    let command = args::taking_negative_numbers(Cli::command());
-    let matches = command.try_get_matches_from(args::rewritten(std::env::args_os()));
+    // Where the system takes no handler, a cut file ends the program without an explanation.
+    let _ = tombolo_gguf::exit_when_a_file_is_cut();
+    let matches = command_line().try_get_matches_from(args::rewritten(std::env::args_os()));
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(wrong) => return error::usage(&wrong),

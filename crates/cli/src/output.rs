@@ -49,6 +49,15 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if mib < 1024.0 { format!("{mib:.2} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
 }
 
+/// Bytes in the largest unit that leaves a number above 1.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => self::bytes(bytes),
+    }
+}
+
 /// A count of parameters as llama-bench prints it.
 pub(crate) fn parameters(count: u64) -> String {
     if count < 1_000_000_000 { format!("{:.2} M", count as f64 / 1e6) } else { format!("{:.2} B", count as f64 / 1e9) }
@@ -110,6 +119,7 @@ mod tests {
     fn units_are_those_of_llama_bench() {
         assert_eq!(bytes(98_362_432), "93.81 MiB");
         assert_eq!(bytes(3 << 30), "3.00 GiB");
+        assert_eq!([size(1023), size(1536), size(98_362_432)], ["1023 B", "1.5 KiB", "93.81 MiB"]);
         assert_eq!(parameters(134_515_008), "134.52 M");
         assert_eq!(parameters(8_030_261_248), "8.03 B");
     }

@@ -47,7 +47,10 @@ fn a_missing_file_is_named() {
 fn what_is_no_model_file_is_refused() {
     refused_by_all(text(&file("empty.gguf", b"")), &["empty.gguf"]);
     refused_by_all(text(&file("text.gguf", b"once upon a time there was no model")), &["text.gguf", "GGUF"]);
-    refused_by_all(text(scratch("empty.gguf").parent().unwrap()), &["not a file"]);
+    refused_by_all(text(scratch("empty.gguf").parent().unwrap()), &["models in it", "name one of them"]);
+    let empty = scratch("nothing here");
+    std::fs::create_dir_all(&empty).unwrap();
+    refused_by_all(text(&empty), &["nothing here", "no GGUF file in it"]);
 }
 
 #[test]
@@ -72,7 +75,7 @@ fn an_unknown_architecture_is_refused_where_it_would_have_to_run() {
     let path = patched("arch.gguf", b"general.architecture", b"llama", b"xlama");
     for command in [COMMANDS[0], COMMANDS[2], COMMANDS[3]] {
         let args: Vec<&str> = command.iter().copied().chain([text(&path)]).collect();
-        fail(&args, 2, &["arch.gguf", "architecture 'xlama'", "llama, qwen3"]);
+        fail(&args, 2, &["arch.gguf", "architecture 'xlama'", "llama, qwen2, qwen3"]);
     }
     // It can still be looked at.
     let ran = common::succeed(&["inspect", text(&path)]);

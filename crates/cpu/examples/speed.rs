@@ -1,4 +1,7 @@
 //! Times decode and prefill of a model: `speed MODEL [threads] [prefill tokens] [decode tokens] [repetitions]`.
+//!
+//! Beside the wall clock it counts tokens per second of processor time of all threads together (Linux only), which a
+//! busy machine disturbs less.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,17 +40,46 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let token = |i: usize| Token::Host((i * 7919 % config.vocabulary) as u32);
     for _ in 0..repetitions {
-        let start = Instant::now();
         if prefill > 0 {
+            let clock = Clock::start();
             run(&mut rank, 0, (0..prefill).map(token).collect())?;
-            print!("prefill {:.1} tok/s  ", prefill as f64 / start.elapsed().as_secs_f64());
+            print!("prefill {}  ", clock.speed(prefill));
         }
         run(&mut rank, 0, vec![token(0)])?;
-        let start = Instant::now();
+        let clock = Clock::start();
         for i in 1..=decode {
             run(&mut rank, i, vec![Token::Prev(0)])?;
         }
-        println!("decode {:.1} tok/s", decode as f64 / start.elapsed().as_secs_f64());
+        println!("decode {}", clock.speed(decode));
     }
     Ok(())
+}
+
+struct Clock {
+    wall: Instant,
+    processor_s: Option<f64>,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { wall: Instant::now(), processor_s: processor_s() }
+    }
+
+    fn speed(&self, tokens: usize) -> String {
+        let wall = format!("{:.1} tok/s", tokens as f64 / self.wall.elapsed().as_secs_f64());
+        match (self.processor_s, processor_s()) {
+            (Some(start), Some(end)) if end > start => {
+                format!("{wall} ({:.1} a CPU second)", tokens as f64 / (end - start))
+            }
+            _ => wall,
+        }
+    }
+}
+
+/// Processor time of all threads so far, in steps of 10 ms.
+fn processor_s() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / 100.0)
 }

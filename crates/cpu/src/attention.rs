@@ -4,19 +4,19 @@
 //! Every row folds in the blocks in ascending order whatever company it has: its result does not depend on the batch.
 
 use crate::grid::Grid;
-use crate::kernels::{BLOCK, Heads, Kernels};
+use crate::kernels::{BLOCK, Heads, Kernels, Scoring};
 use crate::kv::Kv;
 use crate::pool::{Panicked, Pool};
 use std::cell::RefCell;
 use std::ops::Range;
-use tombolo_model::Step;
+use tombolo_model::{Row, Step};
 
 /// Most rows of a sequence that walk together.
 const TASK_ROWS: usize = 16;
 
 struct Scratch {
     heads: Heads,
-    valid: Vec<usize>,
+    valid: Vec<Range<usize>>,
     wide: [Vec<f32>; 2],
 }
 
@@ -34,7 +34,11 @@ pub(crate) struct Attention<'a> {
     pub(crate) layer: usize,
     /// Query heads.
     pub(crate) heads: usize,
-    pub(crate) scale: f32,
+    pub(crate) scoring: Scoring,
+    /// Only the last so many positions are seen.
+    pub(crate) window: Option<usize>,
+    /// Per head, a score more that has no value.
+    pub(crate) sinks: Option<&'a [f32]>,
     /// `[rows, heads * dim]`.
     pub(crate) q: &'a [f32],
     /// Same shape.
@@ -69,20 +73,27 @@ impl Attention<'_> {
         heads.clear(dim);
         for row in task.rows.clone() {
             for head in task.heads.clone() {
-                heads.push(&self.q[(row * self.heads + head) * dim..][..dim]);
+                heads.push(&self.q[(row * self.heads + head) * dim..][..dim], self.sinks.map(|sinks| sinks[head]));
             }
         }
         let sequence = step.rows[task.rows.start].sequence as usize;
         let table = &step.sequences[sequence].tables[self.group];
-        let last = step.rows[task.rows.end - 1].position as usize;
-        for (b, &block) in table.iter().enumerate().take(last / BLOCK + 1) {
+        // The positions that a row sees.
+        let seen = |row: &Row| {
+            let end = row.position as usize + 1;
+            self.window.map_or(0, |window| end.saturating_sub(window))..end
+        };
+        let (first, end) = (seen(&step.rows[task.rows.start]).start, seen(&step.rows[task.rows.end - 1]).end);
+        for (b, &block) in table.iter().enumerate().take(end.div_ceil(BLOCK)).skip(first / BLOCK) {
             valid.clear();
             for row in &step.rows[task.rows.clone()] {
-                let valid_here = (row.position as usize + 1).saturating_sub(b * BLOCK).min(BLOCK);
-                valid.extend(task.heads.clone().map(|_| valid_here));
+                let within = |position: usize| position.saturating_sub(b * BLOCK).min(BLOCK);
+                let seen = seen(row);
+                let valid_here = within(seen.start)..within(seen.end);
+                valid.extend(task.heads.clone().map(|_| valid_here.clone()));
             }
             let (k, v) = self.kv.read(kernels, self.layer, block as usize, task.heads.start / shared, wide);
-            (kernels.attend)(heads, valid, k, v, self.scale);
+            (kernels.attend)(heads, valid, k, v, self.scoring);
         }
         let mut i = 0;
         for row in task.rows.clone() {

@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::run::{Stage, stages};
 use crate::weights::{self, Held};
-use crate::{LoadError, Options};
+use crate::{LoadError, Options, experts};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -49,6 +49,7 @@ pub(crate) struct Scratch {
     pub(crate) quantized: Quantized,
     /// Of an all-reduce.
     pub(crate) sum: Vec<f32>,
+    pub(crate) experts: experts::Scratch,
     /// Per rotation, `[rows, pairs]` of cosine and sine.
     pub(crate) turns: Vec<Vec<[f32; 2]>>,
 }
@@ -125,8 +126,10 @@ impl CpuBackend {
 impl Backend for CpuBackend {
     fn describe(&self) -> String {
         let Shard { rank, size } = self.program.shard;
-        let tiles: usize = self.held.iter().filter_map(|h| h.tiles.as_ref()).map(|t| t.bytes()).sum();
-        let copies: usize = self.held.iter().filter_map(|h| h.rows.as_ref()).map(|r| r.copied_bytes()).sum();
+        let tiles: usize =
+            self.held.iter().flat_map(Held::matrices).filter_map(|h| h.tiles.as_ref()).map(|t| t.bytes()).sum();
+        let copies: usize =
+            self.held.iter().flat_map(Held::matrices).filter_map(|h| h.rows.as_ref()).map(|r| r.copied_bytes()).sum();
         let arith = match self.arith {
             Arith::F32 => "f32 arithmetic, KV in f32",
             Arith::Production => "8-bit activations, KV in f16",

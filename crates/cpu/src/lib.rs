@@ -8,6 +8,7 @@
 
 mod attention;
 mod backend;
+mod experts;
 mod grid;
 mod kernels;
 mod kv;
@@ -15,6 +16,7 @@ mod linear;
 mod memory;
 mod pack;
 mod pool;
+mod route;
 mod run;
 mod sample;
 #[cfg(test)]

@@ -1,17 +1,22 @@
 //! Matrix products: several weights that multiply the same activations are one job.
 //!
+//! A [`Product`] may take part of a weight's rows and a choice of the activations' rows: that is an expert of a
+//! mixture, whose matrices lie one after the other in one tensor and which sees the tokens that were routed to it. All
+//! experts of a layer are one job: one `Product` each, with the same `weight`.
+//!
 //! A job is cut into tasks of neighbouring weight rows times a block of activation rows, so that weights are read once
-//! per block and stay in the nearest cache meanwhile. How it is cut changes no bit of the result.
+//! per block and stay in the nearest cache meanwhile. How it is cut, and which rows go together, changes no bit of the
+//! result.
 
 use crate::grid::Grid;
-use crate::kernels::{ActBlock, ActRow, Kernels, QUANT, ROWS_MAX, TILE};
+use crate::kernels::{ActBlock, ActRow, Kernels, Panel, QUANT, ROWS_MAX, TILE};
 use crate::pool::{Panicked, Pool};
 use crate::weights::{Held, Rows, Tiles};
 use std::cell::RefCell;
 use std::ops::Range;
 
 /// Most activation rows of a task: with their columns about as much as a core's own cache holds.
-const TASK_ROWS: usize = 128;
+const TASK_ROWS: usize = 96;
 /// Least weight bytes of a task, so that taking tasks costs little.
 const TASK_BYTES_MIN: usize = 16 << 10;
 /// Tasks per thread, so that a thread that is held up does not hold up the job.
@@ -24,10 +29,45 @@ pub(crate) struct Quantized {
     blocks: Vec<ActBlock>,
 }
 
-/// One product of a job: `out[row] = weight · x[row]`.
+/// One product of a job: `out[to] = weight[weight_rows] · x[from]`, for every row of `x` or for chosen ones.
 pub(crate) struct Product<'a> {
     pub(crate) weight: &'a Held,
-    pub(crate) out: Grid<'a, f32>,
+    /// Which rows of the weight; the first of them gives column 0 of `out`.
+    pub(crate) weight_rows: Range<usize>,
+    pub(crate) rows: Picked<'a>,
+    /// Products may share an output as long as they share none of its cells.
+    pub(crate) out: &'a Grid<'a, f32>,
+}
+
+/// Which rows of the activations a product takes, and which rows of its output they become.
+#[derive(Clone, Copy)]
+pub(crate) enum Picked<'a> {
+    /// Each row becomes the row of the same number.
+    All,
+    /// Pairs `[from, to]`; no `to` twice.
+    Pairs(&'a [[u32; 2]]),
+}
+
+impl<'a> Product<'a> {
+    /// A whole weight times all rows.
+    pub(crate) fn whole(weight: &'a Held, out: &'a Grid<'a, f32>) -> Self {
+        Self { weight, weight_rows: 0..weight.count(), rows: Picked::All, out }
+    }
+
+    fn len(&self, rows: usize) -> usize {
+        match self.rows {
+            Picked::All => rows,
+            Picked::Pairs(pairs) => pairs.len(),
+        }
+    }
+
+    /// Row of `x` and row of `out` of the product's `i`-th row.
+    fn pair(&self, i: usize) -> [usize; 2] {
+        match self.rows {
+            Picked::All => [i, i],
+            Picked::Pairs(pairs) => pairs[i].map(|row| row as usize),
+        }
+    }
 }
 
 struct Task {
@@ -36,12 +76,19 @@ struct Task {
     rows: Range<usize>,
 }
 
-thread_local! {
+struct Scratch {
     /// One decoded weight row.
-    static DECODED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    decoded: Vec<f32>,
+    panel: Panel,
+    sums: Vec<[f32; TILE]>,
 }
 
-/// Runs `products` over the `rows` rows of `x`, `cols` values each.
+thread_local! {
+    static SCRATCH: RefCell<Scratch> =
+        RefCell::new(Scratch { decoded: Vec::new(), panel: Panel::new(), sums: Vec::new() });
+}
+
+/// Runs `products` over the rows of `x`, `cols` values each.
 pub(crate) fn run(
     pool: &mut Pool,
     kernels: &Kernels,
@@ -50,45 +97,44 @@ pub(crate) fn run(
     products: &[Product],
     quantized: &mut Quantized,
 ) -> Result<(), Panicked> {
-    let rows = x.len() / cols;
     if products.iter().any(|p| p.weight.tiles.is_some()) {
         quantize(pool, kernels, x, cols, quantized)?;
     }
-    let bytes: usize = products.iter().map(|p| weight_rows(p.weight) * bytes_per_row(p.weight)).sum();
-    let task_bytes = (bytes / (pool.threads() * TASKS_PER_THREAD)).max(TASK_BYTES_MIN);
-    let mut tasks = Vec::new();
-    for first in (0..rows).step_by(TASK_ROWS) {
-        let rows = first..(first + TASK_ROWS).min(rows);
-        for (product, p) in products.iter().enumerate() {
-            let all = weight_rows(p.weight);
-            // Whole tiles.
-            let step = (task_bytes / bytes_per_row(p.weight).max(1)).next_multiple_of(TILE).max(TILE);
-            tasks.extend((0..all).step_by(step).map(|start| Task {
-                product,
-                weight_rows: start..(start + step).min(all),
-                rows: rows.clone(),
-            }));
-        }
-    }
+    let tasks = tasks(products, x.len() / cols, pool.threads());
     let quantized = &*quantized;
     pool.run(tasks.len(), &|i| {
         let task = &tasks[i];
         let product = &products[task.product];
-        match (&product.weight.tiles, &product.weight.rows) {
-            (Some(tiles), _) => tile_task(kernels, tiles, quantized, cols, task, &product.out),
-            (None, Some(weight)) => row_task(kernels, weight, x, cols, task, &product.out),
+        SCRATCH.with_borrow_mut(|scratch| match (&product.weight.tiles, &product.weight.rows) {
+            (Some(tiles), _) => tile_task(kernels, tiles, quantized, cols, task, product, scratch),
+            (None, Some(weight)) => row_task(kernels, weight, x, cols, task, product, scratch),
             (None, None) => unreachable!("a weight of a product is loaded in one form or the other"),
-        }
+        });
     })
 }
 
-fn weight_rows(weight: &Held) -> usize {
-    weight.tiles.as_ref().map(|t| t.rows).or(weight.rows.as_ref().map(|r| r.count)).unwrap_or(0)
-}
-
-fn bytes_per_row(weight: &Held) -> usize {
-    let rows = || weight.rows.as_ref().map_or(0, |r| r.row(0).len());
-    weight.tiles.as_ref().map_or_else(rows, |t| t.tile_bytes() / TILE)
+fn tasks(products: &[Product], rows: usize, threads: usize) -> Vec<Task> {
+    let bytes: usize = products.iter().map(|p| p.weight_rows.len() * p.weight.bytes_per_row()).sum();
+    let task_bytes = (bytes / (threads * TASKS_PER_THREAD)).max(TASK_BYTES_MIN);
+    let mut tasks = Vec::new();
+    let most = products.iter().map(|p| p.len(rows)).max().unwrap_or(0);
+    for first in (0..most).step_by(TASK_ROWS) {
+        for (product, p) in products.iter().enumerate() {
+            let rows = first..(first + TASK_ROWS).min(p.len(rows));
+            if rows.is_empty() {
+                continue;
+            }
+            // Whole tiles, in pairs.
+            let step = (task_bytes / p.weight.bytes_per_row().max(1)).next_multiple_of(2 * TILE).max(2 * TILE);
+            let mut start = p.weight_rows.start;
+            while start < p.weight_rows.end {
+                let end = (start / TILE * TILE + step).min(p.weight_rows.end);
+                tasks.push(Task { product, weight_rows: start..end, rows: rows.clone() });
+                start = end;
+            }
+        }
+    }
+    tasks
 }
 
 fn quantize(
@@ -113,45 +159,80 @@ fn quantize(
     })
 }
 
-fn tile_task(kernels: &Kernels, tiles: &Tiles, x: &Quantized, cols: usize, task: &Task, out: &Grid<f32>) {
+fn tile_task(
+    kernels: &Kernels,
+    tiles: &Tiles,
+    x: &Quantized,
+    cols: usize,
+    task: &Task,
+    product: &Product,
+    scratch: &mut Scratch,
+) {
     let blocks = cols / QUANT;
-    let act =
-        |row: usize| ActRow { quants: &x.quants[row * cols..][..cols], blocks: &x.blocks[row * blocks..][..blocks] };
-    let mut sums = [[0f32; TILE]; ROWS_MAX];
-    for tile in task.weight_rows.start / TILE..task.weight_rows.end.div_ceil(TILE) {
-        let bytes = tiles.tile(tile);
-        let held = TILE.min(tiles.rows - tile * TILE);
-        for first in task.rows.clone().step_by(ROWS_MAX) {
-            let n = ROWS_MAX.min(task.rows.end - first);
-            let acts: [ActRow; ROWS_MAX] = std::array::from_fn(|i| act(first + i.min(n - 1)));
-            (kernels.tile)(tiles.kind, bytes, &acts[..n], &mut sums);
-            for (i, sums) in sums.iter().enumerate().take(n) {
-                // SAFETY: tasks share no pair of weight row and activation row.
-                unsafe { out.cells(first + i, tile * TILE, held) }.copy_from_slice(&sums[..held]);
+    let empty = ActRow { quants: &[], blocks: &[] };
+    let mut acts = [empty; TASK_ROWS];
+    let mut to = [0; TASK_ROWS];
+    let n = task.rows.len();
+    for (i, row) in task.rows.clone().enumerate() {
+        let [from, into] = product.pair(row);
+        acts[i] = ActRow { quants: &x.quants[from * cols..][..cols], blocks: &x.blocks[from * blocks..][..blocks] };
+        to[i] = into;
+    }
+    let (acts, to) = (&acts[..n], &to[..n]);
+    let Scratch { panel, sums, .. } = scratch;
+    sums.resize(2 * TASK_ROWS, [0.0; TILE]);
+    let last = task.weight_rows.end.div_ceil(TILE);
+    for first in (task.weight_rows.start / TILE..last).step_by(2) {
+        let pair = [tiles.tile(first), if first + 1 < last { tiles.tile(first + 1) } else { &[] }];
+        let pair = &pair[..(last - first).min(2)];
+        if n > ROWS_MAX {
+            (kernels.block)(tiles.kind, pair, acts, panel, sums);
+        } else {
+            for (tile, sums) in pair.iter().zip(sums.chunks_exact_mut(n)) {
+                (kernels.tile)(tiles.kind, tile, acts, sums);
+            }
+        }
+        for (t, sums) in sums.chunks_exact(n).take(pair.len()).enumerate() {
+            // The task's part of the tile.
+            let tile_start = (first + t) * TILE;
+            let start = tile_start.max(task.weight_rows.start);
+            let held = (tile_start + TILE).min(task.weight_rows.end) - start;
+            for (sums, &row) in sums.iter().zip(to) {
+                // SAFETY: tasks share no pair of weight row and output row.
+                let out = unsafe { product.out.cells(row, start - product.weight_rows.start, held) };
+                out.copy_from_slice(&sums[start - tile_start..][..held]);
             }
         }
     }
 }
 
-fn row_task(kernels: &Kernels, weight: &Rows, x: &[f32], cols: usize, task: &Task, out: &Grid<f32>) {
-    let x = |row: usize| &x[row * cols..][..cols];
-    DECODED.with_borrow_mut(|decoded| {
-        decoded.resize(cols, 0.0);
-        for weight_row in task.weight_rows.clone() {
-            weight.decode(kernels, weight_row, decoded);
-            let mut row = task.rows.start;
-            while row < task.rows.end {
-                let n = if task.rows.end - row >= 4 { 4 } else { 1 };
-                let sums = match n {
-                    4 => (kernels.dot4)(decoded, [x(row), x(row + 1), x(row + 2), x(row + 3)]),
-                    _ => [(kernels.dot)(decoded, x(row)), 0.0, 0.0, 0.0],
-                };
-                for (i, &sum) in sums.iter().enumerate().take(n) {
-                    // SAFETY: tasks share no pair of weight row and activation row.
-                    unsafe { out.cells(row + i, weight_row, 1)[0] = sum };
-                }
-                row += n;
+fn row_task(
+    kernels: &Kernels,
+    weight: &Rows,
+    x: &[f32],
+    cols: usize,
+    task: &Task,
+    product: &Product,
+    scratch: &mut Scratch,
+) {
+    let x = |row: usize| &x[product.pair(row)[0] * cols..][..cols];
+    let decoded = &mut scratch.decoded;
+    decoded.resize(cols, 0.0);
+    for weight_row in task.weight_rows.clone() {
+        weight.decode(kernels, weight_row, decoded);
+        let mut row = task.rows.start;
+        while row < task.rows.end {
+            let n = if task.rows.end - row >= 4 { 4 } else { 1 };
+            let sums = match n {
+                4 => (kernels.dot4)(decoded, [x(row), x(row + 1), x(row + 2), x(row + 3)]),
+                _ => [(kernels.dot)(decoded, x(row)), 0.0, 0.0, 0.0],
+            };
+            for (i, &sum) in sums.iter().enumerate().take(n) {
+                let col = weight_row - product.weight_rows.start;
+                // SAFETY: tasks share no pair of weight row and output row.
+                unsafe { product.out.cells(product.pair(row + i)[1], col, 1)[0] = sum };
             }
+            row += n;
         }
-    });
+    }
 }

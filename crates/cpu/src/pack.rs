@@ -50,10 +50,10 @@ fn pack_q4_k(block: &[u8; q4_k::BYTES], r: usize, out: &mut [u8]) {
     put(&mut out[16..32], r, &block[2..4]);
     for j in 0..q4_k::GROUPS {
         let (s, m) = q4_k::scale_min(q4_k::packed_scales(block), j);
-        out[32 + j * TILE + r] = s;
-        out[96 + j * TILE + r] = m;
+        out[32 + j * TILE + r] = (s & 15) | (m & 15) << 4;
+        out[96 + j / 2 * TILE + r] |= ((s >> 4) | (m >> 4) << 2) << (4 * (j % 2));
     }
-    interleave(&mut out[160..], r, &block[16..]);
+    interleave(&mut out[128..], r, &block[16..]);
 }
 
 fn pack_q6_k(block: &[u8; q6_k::BYTES], r: usize, out: &mut [u8]) {

@@ -2,15 +2,21 @@
 
 use crate::attention::Attention;
 use crate::backend::{CpuBackend, Scratch};
+use crate::experts::{self, Experts, Stack};
 use crate::grid::Grid;
-use crate::kernels::BLOCK;
+use crate::kernels::{BLOCK, Scoring};
 use crate::linear::{self, Product};
 use crate::memory::Memory;
 use crate::pool::Panicked;
+use crate::route::{self, Rule};
 use crate::sample::{Wanted, sample};
+use crate::weights::Held;
 use std::ops::Range;
 use tombolo_collective::Silent;
-use tombolo_model::{BackendError, BufferId, Op, Program, RopeId, RopeStyle, Rows, Step, StepOutput, Token, WeightId};
+use tombolo_model::{
+    Activation, BackendError, BufferId, ExpertMatrix, Op, Program, RopeId, RopeStyle, Rows, Step, StepOutput, Token,
+    WeightId,
+};
 
 /// Fewer values than this are not worth handing to another thread.
 const GRAIN_VALUES: usize = 8192;
@@ -24,9 +30,17 @@ pub(crate) enum Stage {
     Linears {
         /// Input.
         x: BufferId,
-        /// Weight and output of each.
-        products: Vec<(WeightId, BufferId)>,
+        /// Each of them.
+        products: Vec<Linear>,
     },
+}
+
+/// A product, as its operation has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Linear {
+    weight: WeightId,
+    bias: Option<WeightId>,
+    out: BufferId,
 }
 
 /// Groups a program's operations: neighbouring products of one input become one stage.
@@ -34,10 +48,12 @@ pub(crate) fn stages(program: &Program) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
     for op in &program.ops {
         match (op, stages.last_mut()) {
-            (&Op::Linear { x, weight, out }, Some(Stage::Linears { x: same, products })) if *same == x => {
-                products.push((weight, out));
+            (&Op::Linear { x, weight, bias, out }, Some(Stage::Linears { x: same, products })) if *same == x => {
+                products.push(Linear { weight, bias, out });
             }
-            (&Op::Linear { x, weight, out }, _) => stages.push(Stage::Linears { x, products: vec![(weight, out)] }),
+            (&Op::Linear { x, weight, bias, out }, _) => {
+                stages.push(Stage::Linears { x, products: vec![Linear { weight, bias, out }] });
+            }
             (op, _) => stages.push(Stage::One(op.clone())),
         }
     }
@@ -119,7 +135,7 @@ impl CpuBackend {
             for row in &step.rows {
                 turns.extend(rope.frequencies.iter().map(|f| {
                     let (sin, cos) = (row.position as f32 * f).sin_cos();
-                    [cos, sin]
+                    [cos * rope.magnitude, sin * rope.magnitude]
                 }));
             }
         }
@@ -139,42 +155,50 @@ impl CpuBackend {
         0..rows * buffer.width
     }
 
-    fn linears(&mut self, x: BufferId, products: &[(WeightId, BufferId)], rowset: &Rowset) -> Result<(), Stop> {
+    fn linears(&mut self, x: BufferId, products: &[Linear], rowset: &Rowset) -> Result<(), Stop> {
         let used = self.used(x, rowset);
         if used.is_empty() {
             return Ok(());
         }
         let cols = self.width(x);
-        let widths: Vec<usize> = products.iter().map(|&(_, out)| self.width(out)).collect();
-        let mut outs: Vec<Memory<f32>> = products.iter().map(|&(_, out)| take(&mut self.buffers, out)).collect();
-        let jobs: Vec<Product> = products
-            .iter()
-            .zip(&mut outs)
-            .zip(widths)
-            .map(|((&(weight, _), out), width)| Product {
-                weight: &self.held[weight.index()],
-                out: Grid::new(out, width),
-            })
-            .collect();
+        let rows = used.len() / cols;
+        let mut outs: Vec<Memory<f32>> = products.iter().map(|p| take(&mut self.buffers, p.out)).collect();
+        let grids: Vec<Grid<f32>> =
+            products.iter().zip(&mut outs).map(|(p, out)| Grid::new(out, self.program.buffer(p.out).width)).collect();
+        let weighted = products.iter().zip(&grids);
+        let jobs: Vec<Product> = weighted.map(|(p, out)| Product::whole(&self.held[p.weight.index()], out)).collect();
         let Scratch { quantized, .. } = &mut self.scratch;
-        let result = linear::run(&mut self.pool, self.kernels, &self.buffers[x.index()][used], cols, &jobs, quantized);
+        let x = &self.buffers[x.index()][used];
+        let mut result = linear::run(&mut self.pool, self.kernels, x, cols, &jobs, quantized);
+        for (p, out) in products.iter().zip(&grids) {
+            let Some(bias) = p.bias.and_then(|bias| self.held[bias.index()].vector.as_ref()) else { continue };
+            let add = self.kernels.add;
+            let add_all = |part: Range<usize>| {
+                for row in part {
+                    // SAFETY: every row is in one task's range.
+                    add(unsafe { out.rows(row..row + 1) }, bias);
+                }
+            };
+            result = result.and_then(|()| self.pool.split(rows, GRAIN_VALUES / bias.len(), &add_all));
+        }
         drop(jobs);
-        for (&(_, out), memory) in products.iter().zip(outs) {
-            self.buffers[out.index()] = memory;
+        drop(grids);
+        for (p, memory) in products.iter().zip(outs) {
+            self.buffers[p.out.index()] = memory;
         }
         Ok(result?)
     }
 
     fn operation(&mut self, op: &Op, step: &Step, rowset: &Rowset, output: &mut StepOutput) -> Result<(), Stop> {
         match *op {
-            Op::Embed { table, out } => self.embed(table, out, rowset)?,
+            Op::Embed { table, scale, out } => self.embed(table, scale, out, rowset)?,
             Op::RmsNorm { x, weight, out, eps } => {
                 if x != out {
                     self.copy(x, out, rowset);
                 }
                 self.norm(weight, out, eps, rowset)?;
             }
-            Op::Linear { x, weight, out } => self.linears(x, &[(weight, out)], rowset)?,
+            Op::Linear { x, weight, bias, out } => self.linears(x, &[Linear { weight, bias, out }], rowset)?,
             Op::Rope { x, head_dim, rope } => self.rope(x, head_dim, rope, rowset)?,
             Op::KvWrite { k, v, group, layer } => {
                 let (k, v) = (&self.buffers[k.index()], &self.buffers[v.index()]);
@@ -187,14 +211,16 @@ impl CpuBackend {
                     kv.write(self.kernels, layer, table[position / BLOCK] as usize, position % BLOCK, k, v);
                 }
             }
-            Op::Attention { q, out, group, layer, heads, scale } => {
+            Op::Attention { q, out, group, layer, heads, scale, window, softcap, sinks } => {
                 let mut memory = take(&mut self.buffers, out);
                 let attention = Attention {
                     kv: &self.kv[group.index()],
                     group: group.index(),
                     layer,
                     heads,
-                    scale,
+                    scoring: Scoring { scale, softcap },
+                    window,
+                    sinks: vector(&self.held, sinks),
                     q: &self.buffers[q.index()],
                     out: Grid::new(&mut memory, self.program.buffer(out).width),
                 };
@@ -202,11 +228,21 @@ impl CpuBackend {
                 self.buffers[out.index()] = memory;
                 result?;
             }
-            Op::SiluMul { gate, up, out } => self.silu_mul(gate, up, out, rowset)?,
-            Op::AllReduceAddNorm { partial, residual, weight, out, eps } => {
-                self.all_reduce_add(partial, residual, rowset)?;
+            Op::GatedActivation { activation, gate, up, out } => self.activate(activation, [gate, up], out, rowset)?,
+            Op::Route { .. } => self.route(op, rowset)?,
+            Op::Experts { .. } => self.experts(op, rowset)?,
+            Op::AllReduceAddNorm { partial, residual, post_norm, weight, out, eps } => {
+                let post_norm = post_norm.map(|weight| (weight, eps));
+                self.all_reduce_add(partial, residual, post_norm, rowset)?;
                 self.copy(residual, out, rowset);
                 self.norm(weight, out, eps, rowset)?;
+            }
+            Op::Softcap { x, cap } => {
+                let used = self.used(x, rowset);
+                let grid = Grid::new(&mut self.buffers[x.index()][used.clone()], 1);
+                let softcap = self.kernels.softcap;
+                // SAFETY: every value is in one task's range.
+                self.pool.split(used.len(), GRAIN_VALUES, &|part| softcap(unsafe { grid.rows(part) }, cap))?;
             }
             Op::GatherRows { x, out } => {
                 let width = self.width(x);
@@ -228,7 +264,7 @@ impl CpuBackend {
         Ok(())
     }
 
-    fn embed(&mut self, table: WeightId, out: BufferId, rowset: &Rowset) -> Result<(), Stop> {
+    fn embed(&mut self, table: WeightId, scale: f32, out: BufferId, rowset: &Rowset) -> Result<(), Stop> {
         let width = self.width(out);
         let held = &self.held[table.index()];
         let kernels = self.kernels;
@@ -237,7 +273,11 @@ impl CpuBackend {
         self.pool.split(rowset.tokens.len(), GRAIN_VALUES / width, &|rows| {
             for row in rows {
                 // SAFETY: every row is in one task's range.
-                table.decode(kernels, rowset.tokens[row] as usize, unsafe { grid.rows(row..row + 1) });
+                let out = unsafe { grid.rows(row..row + 1) };
+                table.decode(kernels, rowset.tokens[row] as usize, out);
+                if scale != 1.0 {
+                    out.iter_mut().for_each(|x| *x *= scale);
+                }
             }
         })?;
         Ok(())
@@ -287,35 +327,119 @@ impl CpuBackend {
         Ok(())
     }
 
-    fn silu_mul(&mut self, gate: BufferId, up: BufferId, out: BufferId, rowset: &Rowset) -> Result<(), Stop> {
+    fn activate(
+        &mut self,
+        activation: Activation,
+        [gate, up]: [BufferId; 2],
+        out: BufferId,
+        rowset: &Rowset,
+    ) -> Result<(), Stop> {
         let used = self.used(out, rowset);
         let mut memory = take(&mut self.buffers, out);
         let (gate, up) = (&self.buffers[gate.index()][used.clone()], &self.buffers[up.index()][used.clone()]);
         let grid = Grid::new(&mut memory[used.clone()], 1);
-        let silu_mul = self.kernels.silu_mul;
+        let kernels = self.kernels;
         let result = self.pool.split(used.len(), GRAIN_VALUES, &|part| {
             // SAFETY: every value is in one task's range.
-            silu_mul(&gate[part.clone()], &up[part.clone()], unsafe { grid.rows(part) });
+            let out = unsafe { grid.rows(part.clone()) };
+            experts::activate(kernels, activation, &gate[part.clone()], &up[part], out);
         });
         self.buffers[out.index()] = memory;
         Ok(result?)
     }
 
-    /// `residual += Σ over ranks of partial`.
-    fn all_reduce_add(&mut self, partial: BufferId, residual: BufferId, rowset: &Rowset) -> Result<(), Stop> {
+    /// `residual += Σ over ranks of partial`, the sum normed first where it has a norm.
+    fn all_reduce_add(
+        &mut self,
+        partial: BufferId,
+        residual: BufferId,
+        post_norm: Option<(WeightId, f32)>,
+        rowset: &Rowset,
+    ) -> Result<(), Stop> {
         let used = self.used(residual, rowset);
         let mut memory = take(&mut self.buffers, residual);
         let mut sum = &self.buffers[partial.index()][used.clone()];
         let mut result = Ok(());
         if self.comm.size() > 1 {
             self.scratch.sum.resize(used.len(), 0.0);
-            result = self.comm.all_reduce(sum, &mut self.scratch.sum);
+            result = self.comm.all_reduce(sum, &mut self.scratch.sum).map_err(Stop::from);
             sum = &self.scratch.sum;
         }
-        (self.kernels.add)(&mut memory[used], sum);
+        match post_norm.and_then(|(weight, eps)| Some((self.held[weight.index()].vector.as_ref()?, eps))) {
+            None => (self.kernels.add)(&mut memory[used], sum),
+            Some((weight, eps)) => {
+                let (grid, width) = (Grid::new(&mut memory[used.clone()], weight.len()), weight.len());
+                let (norm, add) = (self.kernels.rms_norm, self.kernels.add);
+                let added = self.pool.split(used.len() / width, GRAIN_VALUES / width, &|part| {
+                    let mut normed = vec![0.0; width];
+                    for row in part {
+                        normed.copy_from_slice(&sum[row * width..][..width]);
+                        norm(&mut normed, weight, eps);
+                        // SAFETY: every row is in one task's range.
+                        add(unsafe { grid.rows(row..row + 1) }, &normed);
+                    }
+                });
+                result = result.and(added.map_err(Stop::from));
+            }
+        }
         self.buffers[residual.index()] = memory;
+        result
+    }
+
+    fn route(&mut self, op: &Op, rowset: &Rowset) -> Result<(), Stop> {
+        let &Op::Route { logits, gating, bias, groups, top_k, normalise, scale, out } = op else { return Ok(()) };
+        let count = self.width(logits);
+        let mut memory = [out.experts, out.weights].map(|out| take(&mut self.buffers, out));
+        let [chosen, weights] = &mut memory;
+        let chosen = Grid::new(bytemuck::cast_slice_mut::<f32, u32>(chosen), top_k);
+        let weights = Grid::new(weights, top_k);
+        let rule = Rule { gating, bias: vector(&self.held, bias), groups, normalise, scale };
+        let logits = &self.buffers[logits.index()];
+        let result = self.pool.split(rowset.tokens.len(), GRAIN_VALUES / 8 / count, &|rows| {
+            let mut scratch = route::Scratch::default();
+            for row in rows {
+                // SAFETY: every row is in one task's range.
+                let (chosen, weights) = unsafe { (chosen.rows(row..row + 1), weights.rows(row..row + 1)) };
+                rule.route(&logits[row * count..][..count], &mut scratch, chosen, weights);
+            }
+        });
+        for (out, memory) in [out.experts, out.weights].into_iter().zip(memory) {
+            self.buffers[out.index()] = memory;
+        }
         Ok(result?)
     }
+
+    fn experts(&mut self, op: &Op, rowset: &Rowset) -> Result<(), Stop> {
+        let &Op::Experts { x, routes, gate, up, down, activation, out, accumulate } = op else { return Ok(()) };
+        let (used, used_routes) = (self.used(x, rowset), self.used(routes.experts, rowset));
+        let mut memory = take(&mut self.buffers, out);
+        let stack = |m: ExpertMatrix| Stack {
+            matrices: &self.held[m.weight.index()].experts,
+            bias: vector(&self.held, m.bias),
+        };
+        let experts = Experts {
+            x: &self.buffers[x.index()][used.clone()],
+            hidden: self.program.buffer(x).width,
+            chosen: bytemuck::cast_slice(&self.buffers[routes.experts.index()][used_routes.clone()]),
+            weights: &self.buffers[routes.weights.index()][used_routes],
+            top_k: self.program.buffer(routes.experts).width,
+            gate: stack(gate),
+            up: stack(up),
+            down: stack(down),
+            width: self.program.weight(gate.weight).rows,
+            activation,
+            accumulate,
+        };
+        let Scratch { quantized, experts: scratch, .. } = &mut self.scratch;
+        let result = experts.run(&mut self.pool, self.kernels, quantized, scratch, &mut memory[used]);
+        self.buffers[out.index()] = memory;
+        Ok(result?)
+    }
+}
+
+/// A weight that was loaded as a vector, if there is one.
+fn vector(held: &[Held], id: Option<WeightId>) -> Option<&[f32]> {
+    id.and_then(|id| held[id.index()].vector.as_deref())
 }
 
 /// Takes a buffer out of the list, so that the others can be read while it is written.

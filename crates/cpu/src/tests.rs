@@ -3,9 +3,9 @@
 use crate::attention::Attention;
 use crate::grid::Grid;
 use crate::kernels::tests::Random;
-use crate::kernels::{BLOCK, Kernels, Tier};
+use crate::kernels::{BLOCK, Kernels, Scoring, Tier};
 use crate::kv::Kv;
-use crate::linear::{self, Product, Quantized};
+use crate::linear::{self, Picked, Product, Quantized};
 use crate::pool::Pool;
 use crate::weights::{self, Held};
 use std::io::Cursor;
@@ -49,16 +49,16 @@ fn held(gguf: &Arc<Gguf>, weight: Weight, arith: Arith, pool: &mut Pool) -> Held
         weights: vec![weight],
         groups: Vec::new(),
         ropes: Vec::new(),
-        ops: vec![Op::Linear { x: BufferId(0), weight: WeightId(0), out: BufferId(1) }],
+        ops: vec![Op::Linear { x: BufferId(0), weight: WeightId(0), bias: None, out: BufferId(1) }],
     };
     weights::load(gguf, &program, arith, pool).unwrap().remove(0)
 }
 
 fn product(held: &Held, x: &[f32], cols: usize, rows: usize, pool: &mut Pool) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.len() / cols * rows];
-    let products = [Product { weight: held, out: Grid::new(&mut out, rows) }];
+    let grid = Grid::new(&mut out, rows);
     let kernels = Kernels::of(Tier::best()).unwrap();
-    linear::run(pool, kernels, x, cols, &products, &mut Quantized::default()).unwrap();
+    linear::run(pool, kernels, x, cols, &[Product::whole(held, &grid)], &mut Quantized::default()).unwrap();
     out
 }
 
@@ -95,7 +95,17 @@ fn products_of_every_type_slice_and_number_of_rows() {
             (Slice::Cols { start: 256, len: 256 }, rows, 256),
         ];
         for (slice, held_rows, held_cols) in slices {
-            let weight = Weight { tensor: "w".into(), ty, rows: held_rows, cols: held_cols, file_cols: cols, slice };
+            let weight = Weight {
+                tensor: "w".into(),
+                ty,
+                first: 0,
+                count: 1,
+                rows: held_rows,
+                cols: held_cols,
+                file_rows: rows,
+                file_cols: cols,
+                slice,
+            };
             // Quantizing activations to 8 bits costs about (1 / 127)² / 12 of the largest value's square.
             for (arith, most) in [(Arith::F32, 1e-11), (Arith::Production, 1e-4)] {
                 let held = held(&gguf, weight.clone(), arith, &mut pool);
@@ -112,6 +122,53 @@ fn products_of_every_type_slice_and_number_of_rows() {
     }
 }
 
+/// Three experts of 20 rows in one matrix, each with its own choice of rows: each gives the bits of the whole product.
+#[test]
+fn experts_take_their_part_of_rows_and_weight() {
+    let mut random = Random::new(4);
+    let mut pool = Pool::new("test", 2, true).unwrap();
+    let (expert_rows, cols, tokens) = (20, 256, 33);
+    let picks: [Vec<[u32; 2]>; 3] = [
+        (0..30).map(|i| [i, 2 * i]).collect(),
+        vec![[32, 61]],
+        [5, 31, 30, 2, 9].iter().enumerate().map(|(i, &from)| [from, 2 * i as u32 + 1]).collect(),
+    ];
+    for ty in TYPES {
+        let (gguf, _) = one_tensor(ty, 3 * expert_rows, cols, &mut random);
+        let weight = Weight {
+            tensor: "w".into(),
+            ty,
+            first: 0,
+            count: 1,
+            rows: 3 * expert_rows,
+            cols,
+            file_rows: 3 * expert_rows,
+            file_cols: cols,
+            slice: Slice::Whole,
+        };
+        let held = held(&gguf, weight, Arith::Production, &mut pool);
+        let x = random.values(tokens * cols);
+        let whole = product(&held, &x, cols, 3 * expert_rows, &mut pool);
+        let mut out = vec![f32::NAN; 62 * expert_rows];
+        let grid = Grid::new(&mut out, expert_rows);
+        let experts = picks.iter().enumerate().map(|(expert, pairs)| Product {
+            weight: &held,
+            weight_rows: expert * expert_rows..(expert + 1) * expert_rows,
+            rows: Picked::Pairs(pairs),
+            out: &grid,
+        });
+        let products: Vec<Product> = experts.collect();
+        let kernels = Kernels::of(Tier::best()).unwrap();
+        linear::run(&mut pool, kernels, &x, cols, &products, &mut Quantized::default()).unwrap();
+        for (expert, pairs) in picks.iter().enumerate() {
+            for &[from, to] in pairs {
+                let want = &whole[from as usize * 3 * expert_rows + expert * expert_rows..][..expert_rows];
+                assert_eq!(&out[to as usize * expert_rows..][..expert_rows], want, "{ty:?}, expert {expert}");
+            }
+        }
+    }
+}
+
 /// A batch of two sequences at different depths over a cache filled with rows of noise.
 struct Case {
     kv: Kv,
@@ -123,7 +180,7 @@ struct Case {
 
 fn case(wide: bool, heads: usize, kv_heads: usize, dim: usize) -> Case {
     let mut random = Random::new(9);
-    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim };
+    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim, window: None };
     let kernels = Kernels::of(Tier::best()).unwrap();
     let mut kv = Kv::new(&group, 8, wide).unwrap();
     // What lies in a cache beyond a sequence's end must not matter.
@@ -164,7 +221,9 @@ fn attend(case: &Case, step: &Step, q: &[f32], heads: usize, tier: Tier, threads
         group: 0,
         layer: 1,
         heads,
-        scale: 0.3,
+        scoring: Scoring { scale: 0.3, softcap: None },
+        window: None,
+        sinks: None,
         q,
         out: Grid::new(&mut out, heads * case.kv.dim()),
     };

@@ -9,7 +9,7 @@ use crate::pack::{kind_of, pack_tile, tile_bytes};
 use crate::pool::Pool;
 use std::sync::Arc;
 use tombolo_gguf::{Gguf, TensorInfo, TensorType, quant};
-use tombolo_model::{Arith, ModelError, Op, Program, Weight};
+use tombolo_model::{Arith, ModelError, Op, Program, Weight, WeightId};
 
 /// A weight in the forms that the program's operations want.
 #[derive(Default)]
@@ -17,6 +17,21 @@ pub(crate) struct Held {
     pub(crate) vector: Option<Vec<f32>>,
     pub(crate) rows: Option<Rows>,
     pub(crate) tiles: Option<Tiles>,
+    /// Of a stack of matrices, each by itself.
+    pub(crate) experts: Vec<Held>,
+}
+
+impl Held {
+    /// Rows of a matrix.
+    pub(crate) fn count(&self) -> usize {
+        self.tiles.as_ref().map(|t| t.rows).or(self.rows.as_ref().map(|r| r.count)).unwrap_or(0)
+    }
+
+    /// Bytes that a product reads per row of the matrix.
+    pub(crate) fn bytes_per_row(&self) -> usize {
+        let rows = || self.rows.as_ref().map_or(0, |r| r.row_bytes);
+        self.tiles.as_ref().map_or_else(rows, |t| t.tile_bytes / TILE)
+    }
 }
 
 /// Rows of blocks as the file has them.
@@ -81,10 +96,6 @@ impl Rows {
 }
 
 impl Tiles {
-    pub(crate) fn tile_bytes(&self) -> usize {
-        self.tile_bytes
-    }
-
     /// The bytes of a tile.
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         &self.data[tile * self.tile_bytes..][..self.tile_bytes]
@@ -97,34 +108,96 @@ impl Tiles {
 
 /// Loads every weight of `program` in the forms that its operations want.
 pub(crate) fn load(gguf: &Arc<Gguf>, program: &Program, arith: Arith, pool: &mut Pool) -> Result<Vec<Held>, LoadError> {
-    let mut held: Vec<Held> = program.weights.iter().map(|_| Held::default()).collect();
+    let mut loader = Loader { gguf, program, arith, pool, held: Vec::new() };
+    loader.held.resize_with(program.weights.len(), Held::default);
     for op in &program.ops {
         match *op {
-            Op::Embed { table, .. } => {
-                let place = &mut held[table.index()].rows;
-                if place.is_none() {
-                    *place = Some(load_rows(gguf, program.weight(table))?);
-                }
+            Op::Embed { table, .. } => loader.rows(table)?,
+            Op::RmsNorm { weight, .. } => loader.vector(weight)?,
+            Op::AllReduceAddNorm { weight, post_norm, .. } => {
+                loader.vector(weight)?;
+                loader.vector_if_any(post_norm)?;
             }
-            Op::RmsNorm { weight, .. } | Op::AllReduceAddNorm { weight, .. } => {
-                let place = &mut held[weight.index()].vector;
-                if place.is_none() {
-                    *place = Some(load_vector(gguf, program.weight(weight))?);
-                }
+            Op::Linear { weight, bias, .. } => {
+                loader.matrix(weight)?;
+                loader.vector_if_any(bias)?;
             }
-            Op::Linear { weight: id, .. } => {
-                let weight = program.weight(id);
-                let place = &mut held[id.index()];
-                match kind_of(weight.ty).filter(|_| arith == Arith::Production) {
-                    Some(kind) if place.tiles.is_none() => place.tiles = Some(load_tiles(gguf, weight, kind, pool)?),
-                    None if place.rows.is_none() => place.rows = Some(load_rows(gguf, weight)?),
-                    _ => {}
+            Op::Attention { sinks, .. } => loader.vector_if_any(sinks)?,
+            Op::Route { bias, .. } => loader.vector_if_any(bias)?,
+            Op::Experts { gate, up, down, .. } => {
+                for stack in [gate, up, down] {
+                    loader.stack(stack.weight)?;
+                    loader.vector_if_any(stack.bias)?;
                 }
             }
             _ => {}
         }
     }
-    Ok(held)
+    Ok(loader.held)
+}
+
+struct Loader<'a> {
+    gguf: &'a Arc<Gguf>,
+    program: &'a Program,
+    arith: Arith,
+    pool: &'a mut Pool,
+    held: Vec<Held>,
+}
+
+impl Loader<'_> {
+    fn rows(&mut self, id: WeightId) -> Result<(), LoadError> {
+        let place = &mut self.held[id.index()].rows;
+        if place.is_none() {
+            *place = Some(load_rows(self.gguf, self.program.weight(id))?);
+        }
+        Ok(())
+    }
+
+    fn vector(&mut self, id: WeightId) -> Result<(), LoadError> {
+        let place = &mut self.held[id.index()].vector;
+        if place.is_none() {
+            *place = Some(load_vector(self.gguf, self.program.weight(id))?);
+        }
+        Ok(())
+    }
+
+    fn vector_if_any(&mut self, id: Option<WeightId>) -> Result<(), LoadError> {
+        id.map_or(Ok(()), |id| self.vector(id))
+    }
+
+    fn matrix(&mut self, id: WeightId) -> Result<(), LoadError> {
+        let mut held = std::mem::take(&mut self.held[id.index()]);
+        let result = self.load_matrix(self.program.weight(id), &mut held);
+        self.held[id.index()] = held;
+        result
+    }
+
+    fn stack(&mut self, id: WeightId) -> Result<(), LoadError> {
+        let weight = self.program.weight(id);
+        for expert in self.held[id.index()].experts.len()..weight.count {
+            let mut held = Held::default();
+            self.load_matrix(&weight.matrix(expert), &mut held)?;
+            self.held[id.index()].experts.push(held);
+        }
+        Ok(())
+    }
+
+    /// In the form that products want.
+    fn load_matrix(&mut self, weight: &Weight, held: &mut Held) -> Result<(), LoadError> {
+        match kind_of(weight.ty).filter(|_| self.arith == Arith::Production) {
+            Some(kind) if held.tiles.is_none() => held.tiles = Some(load_tiles(self.gguf, weight, kind, self.pool)?),
+            None if held.rows.is_none() => held.rows = Some(load_rows(self.gguf, weight)?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Held {
+    /// This weight, or the matrices that it is a stack of.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &Held> {
+        std::iter::once(self).chain(&self.experts)
+    }
 }
 
 fn find(gguf: &Gguf, weight: &Weight) -> Result<TensorInfo, LoadError> {
@@ -136,7 +209,7 @@ fn load_vector(gguf: &Gguf, weight: &Weight) -> Result<Vec<f32>, LoadError> {
     let info = find(gguf, weight)?;
     let mut bytes = Vec::new();
     weight.gather(gguf.bytes(&info), &mut bytes);
-    let mut values = vec![0.0; weight.rows * weight.cols];
+    let mut values = vec![0.0; weight.count * weight.rows * weight.cols];
     quant::decode(weight.ty, &bytes, &mut values)?;
     Ok(values)
 }

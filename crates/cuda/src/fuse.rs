@@ -3,7 +3,7 @@
 //! Pure data in, pure data out. What a node costs or how it is launched is decided in `run`.
 
 use std::collections::HashMap;
-use tombolo_model::{BufferId, GroupId, Op, Program, RopeId, WeightId};
+use tombolo_model::{Activation, BufferId, GroupId, Op, Program, RopeId, WeightId};
 
 /// How far to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,10 +94,29 @@ pub struct Unfusable {
     pub name: &'static str,
 }
 
+/// What a program has that no kernel computes yet, in words for people. Such a program must not be fused.
+pub fn unsupported(program: &Program) -> Option<&'static str> {
+    let of = |op: &Op| match op {
+        Op::Embed { scale, .. } if *scale != 1.0 => Some("scaled embeddings"),
+        Op::Linear { bias: Some(_), .. } => Some("products with a bias"),
+        Op::Attention { window: Some(_), .. } => Some("attention with a sliding window"),
+        Op::Attention { softcap: Some(_), .. } => Some("attention with a soft cap"),
+        Op::Attention { sinks: Some(_), .. } => Some("attention with sinks"),
+        Op::GatedActivation { activation, .. } if *activation != Activation::Silu => Some("gates other than SiLU"),
+        Op::AllReduceAddNorm { post_norm: Some(_), .. } => Some("norms before the residual is added"),
+        Op::Route { .. } | Op::Experts { .. } => Some("routed experts"),
+        Op::Softcap { .. } => Some("logits with a soft cap"),
+        _ => None,
+    };
+    let stretched = program.ropes.iter().any(|rope| rope.magnitude != 1.0);
+    program.ops.iter().find_map(of).or(stretched.then_some("rotations that YaRN stretches"))
+}
+
 /// Turns a program into nodes.
 ///
 /// # Errors
-/// A program that the builder would not make: rotations without the attention that they belong to, say.
+/// A program that the builder would not make: rotations without the attention that they belong to, say; operations for
+/// which there is no kernel (see [`unsupported`]).
 pub fn fuse(program: &Program, level: Level) -> Result<Vec<Node>, Unfusable> {
     let mut nodes = basic(program)?;
     if level != Level::Plain {
@@ -116,17 +135,17 @@ fn basic(program: &Program) -> Result<Vec<Node>, Unfusable> {
     let mut i = 0;
     while i < ops.len() {
         let (node, taken) = match ops[i] {
-            Op::Embed { table, out } => (Node::Embed { table, out }, 1),
+            Op::Embed { table, out, .. } => (Node::Embed { table, out }, 1),
             Op::RmsNorm { x, weight, out, eps } => match attention(&ops[i..]) {
                 Some((attention, taken)) => (Node::Attention(attention), taken),
                 None => (Node::RmsNorm { x, weight, out, eps }, 1),
             },
-            Op::Linear { x, weight, out } => {
+            Op::Linear { x, weight, out, .. } => {
                 let linear = Linear { x, norm: None, parts: vec![(weight, out)], epilogue: Epilogue::Store };
                 (Node::Linear(linear), 1)
             }
-            Op::SiluMul { gate, up, out } => (Node::SiluMul { gate, up, out }, 1),
-            Op::AllReduceAddNorm { partial, residual, weight, out, eps } => {
+            Op::GatedActivation { gate, up, out, .. } => (Node::SiluMul { gate, up, out }, 1),
+            Op::AllReduceAddNorm { partial, residual, weight, out, eps, .. } => {
                 let add = AddNorm { partial, residual, weight, out, eps };
                 (if program.shard.size == 1 { Node::AddNorm(add) } else { Node::AllReduceAddNorm(add) }, 1)
             }
@@ -136,6 +155,9 @@ fn basic(program: &Program) -> Result<Vec<Node>, Unfusable> {
                 Some((attention, taken)) => (Node::Attention(attention), taken),
                 None => return Err(Unfusable { index: i, name: ops[i].name() }),
             },
+            Op::Route { .. } | Op::Experts { .. } | Op::Softcap { .. } => {
+                return Err(Unfusable { index: i, name: ops[i].name() });
+            }
         };
         nodes.push(node);
         i += taken;
@@ -163,7 +185,7 @@ fn attention(ops: &[Op]) -> Option<(Attention, usize)> {
     else {
         return None;
     };
-    let Op::Attention { q: aq, out, group: ag, layer: al, heads, scale } = last else { return None };
+    let Op::Attention { q: aq, out, group: ag, layer: al, heads, scale, .. } = last else { return None };
     let same = q == aq && rk == k && rope == rope_k && group == ag && layer == al;
     let normed = norms.is_none_or(|(a, b, _)| a == *q && b == *k);
     (same && normed).then_some((

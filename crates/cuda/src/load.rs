@@ -4,7 +4,7 @@
 use crate::collective::{self, Collective, Settings, Transport};
 use crate::driver::{Arena, Device, Kernels, Pinned, Stream};
 use crate::error::{LoadError, device_name};
-use crate::fuse::{Epilogue, Level, Node, fuse};
+use crate::fuse::{Epilogue, Level, Node, fuse, unsupported};
 use crate::kernels::{attention, linear, sample};
 use crate::plan::Plan;
 use crate::rank::{Nodes, Parts, Rank};
@@ -96,6 +96,10 @@ fn load_as(
     // The model's own faults first: they do not depend on the machine.
     let programs: Vec<Program> =
         (0..tp).map(|rank| Program::build(&gguf, config, Shard { rank, size: tp })).collect::<Result<_, _>>()?;
+    if let Some(what) = programs.first().and_then(unsupported) {
+        let what = format!("the GPU backend cannot run {what} yet; --device cpu runs the model on the processor");
+        return Err(LoadError::Unsupported { what });
+    }
     Kernels::check_built()?;
     let devices: Vec<Arc<Device>> = options.devices.iter().map(|&d| Device::open(d)).collect::<Result<_, _>>()?;
     let threads = (std::thread::available_parallelism().map_or(1, usize::from) / tp).clamp(1, 8);
@@ -184,6 +188,15 @@ fn check_shapes(program: &Program) -> Result<(), LoadError> {
     if let Some(group) = program.groups.iter().find(|g| !attention::supports(g.head_dim)) {
         let dim = group.head_dim;
         let what = format!("heads of {dim} values cannot run on GPUs: their kernels take multiples of 8 up to 256");
+        return Err(LoadError::Unsupported { what });
+    }
+    let mut matrices = program.ops.iter().filter_map(|op| match op {
+        Op::Linear { weight, .. } | Op::Embed { table: weight, .. } => Some(program.weight(*weight)),
+        _ => None,
+    });
+    if let Some(weight) = matrices.find(|weight| !linear::layout::is_supported(weight.ty)) {
+        let what =
+            format!("tensor '{}' has type {}, which has no GPU kernel yet: use the CPU", weight.tensor, weight.ty);
         return Err(LoadError::Unsupported { what });
     }
     let multiplied = program.ops.iter().filter_map(|op| match op {

@@ -145,7 +145,7 @@ fn plan_scratch(program: &Program, capacity: &Capacity, arith: Arith, sms: usize
         let Op::Attention { group, heads, .. } = *op else { continue };
         let shape = attention_shape(program, group, heads, arith);
         for rows in BUCKETS.into_iter().filter(|&b| b <= capacity.sequences) {
-            let splits = shape.splits(rows, capacity.table_len(), sms);
+            let splits = shape.splits(rows, sms);
             parts = parts.max(shape.parts_bytes(rows, splits));
             tickets = tickets.max(shape.tickets_bytes(rows));
         }

@@ -321,7 +321,6 @@ impl Parts {
             start: self.arena.start(),
             arith: self.arith,
             collective: &self.collective,
-            table_len: self.capacity.table_len(),
             inputs: [self.inputs[0].device_ptr(), self.inputs[1].device_ptr()],
             outputs: [self.outputs[0].device_ptr(), self.outputs[1].device_ptr()],
             tokens_bytes: Sampled::tokens_bytes(&self.capacity),

@@ -55,7 +55,6 @@ pub(crate) struct Runner<'a> {
     pub(crate) start: DevicePtr,
     pub(crate) arith: Arith,
     pub(crate) collective: &'a Collective,
-    pub(crate) table_len: usize,
     pub(crate) inputs: [DevicePtr; 2],
     pub(crate) outputs: [DevicePtr; 2],
     pub(crate) tokens_bytes: usize,
@@ -221,7 +220,7 @@ impl Runner<'_> {
         let rows = shape.layout.rows;
         if shape.decode {
             let sms = self.stream.device().info.multiprocessors as usize;
-            let splits = args.shape.splits(rows, self.table_len, sms);
+            let splits = args.shape.splits(rows, sms);
             // SAFETY: the plan sized scratch for every bucket; block numbers were checked against the capacity.
             return unsafe { attention::attention_decode(self.stream, self.kernels, &args, rows, splits) };
         }

@@ -167,7 +167,17 @@ mod tests {
                 Slice::Rows { len, .. } => (len, 128),
                 Slice::Cols { len, .. } => (6, len),
             };
-            let w = Weight { tensor: "t".into(), ty: TensorType::Q4_0, rows, cols, file_cols: 128, slice };
+            let w = Weight {
+                tensor: "t".into(),
+                ty: TensorType::Q4_0,
+                first: 0,
+                count: 1,
+                rows,
+                cols,
+                file_rows: 6,
+                file_cols: 128,
+                slice,
+            };
             let mut gathered = Vec::new();
             w.gather(&tensor, &mut gathered);
             let rows: Vec<u8> = (0..w.rows).flat_map(|i| row(&w, &tensor, i).to_vec()).collect();

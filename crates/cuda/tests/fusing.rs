@@ -1,8 +1,8 @@
 //! What a program becomes: checked on the tiny models, without a GPU.
 
-use tombolo_cuda::fuse::{Epilogue, Level, Node, fuse};
+use tombolo_cuda::fuse::{Epilogue, Level, Node, fuse, unsupported};
 use tombolo_gguf::Gguf;
-use tombolo_model::{Config, Program, Shard};
+use tombolo_model::{Activation, Config, Op, Program, Shard};
 
 const LLAMA: &[u8] = include_bytes!("../../model/tests/data/tiny-llama.gguf");
 const QWEN3: &[u8] = include_bytes!("../../model/tests/data/tiny-qwen3.gguf");
@@ -108,4 +108,36 @@ fn fusing_keeps_every_weight_and_the_order_of_what_is_written() {
             assert!(used.iter().all(|&n| n > 0), "{level:?}: {used:?}");
         }
     }
+}
+
+#[test]
+fn what_no_kernel_computes_is_named() {
+    assert_eq!(unsupported(&program(LLAMA, 1)), None);
+    assert_eq!(unsupported(&program(QWEN3, 2)), None);
+    let changed = |change: fn(&mut Op)| {
+        let mut program = program(LLAMA, 1);
+        program.ops.iter_mut().for_each(change);
+        unsupported(&program).unwrap_or_default()
+    };
+    let found = changed(|op| {
+        if let Op::Attention { window, .. } = op {
+            *window = Some(16);
+        }
+    });
+    assert!(found.contains("window"), "{found}");
+    let found = changed(|op| {
+        if let Op::GatedActivation { activation, .. } = op {
+            *activation = Activation::GeluTanh;
+        }
+    });
+    assert!(found.contains("SiLU"), "{found}");
+    let found = changed(|op| {
+        if let Op::Linear { bias, weight, .. } = op {
+            *bias = Some(*weight);
+        }
+    });
+    assert!(found.contains("bias"), "{found}");
+    let mut stretched = program(LLAMA, 1);
+    stretched.ropes[0].magnitude = 1.3;
+    assert!(unsupported(&stretched).unwrap_or_default().contains("YaRN"));
 }

@@ -52,7 +52,7 @@ pub struct Engine {
     in_flight: VecDeque<usize>,
     drawn: usize,
     overlaps: bool,
-    cancelled: Box<dyn Fn() -> bool + Send>,
+    between_chunks: Box<dyn FnMut(usize, usize) -> ControlFlow<()> + Send>,
 }
 
 impl Engine {
@@ -68,14 +68,15 @@ impl Engine {
             in_flight: VecDeque::new(),
             drawn: 0,
             overlaps,
-            cancelled: Box::new(|| false),
+            between_chunks: Box::new(|_, _| ControlFlow::Continue(())),
         }
     }
 
-    /// Asks `cancelled` between the chunks of a prompt whether to go on: a generation then ends as
-    /// [`Finish::Stopped`]. Between tokens the caller of [`Engine::generate`] is asked anyway.
-    pub fn set_cancel(&mut self, cancelled: impl Fn() -> bool + Send + 'static) {
-        self.cancelled = Box::new(cancelled);
+    /// Asks `go_on` before every chunk of a prompt, with how many of its tokens were run and how many there are; breaking
+    /// off ends the generation as [`Finish::Stopped`]. It is told when all were run, too. Between tokens the caller of
+    /// [`Engine::generate`] is asked anyway.
+    pub fn set_between_chunks(&mut self, go_on: impl FnMut(usize, usize) -> ControlFlow<()> + Send + 'static) {
+        self.between_chunks = Box::new(go_on);
     }
 
     /// What the ranks were loaded for.
@@ -164,7 +165,7 @@ impl Engine {
         let mut all = StepOutput::default();
         let mut left = tokens.len();
         for part in tokens.chunks(chunk) {
-            if (self.cancelled)() {
+            if (self.between_chunks)(tokens.len() - left, tokens.len()).is_break() {
                 return Err(EngineError::Cancelled);
             }
             left -= part.len();
@@ -183,6 +184,7 @@ impl Engine {
             all.tokens = output.tokens;
             all.logits.extend(output.logits);
         }
+        let _ = (self.between_chunks)(tokens.len(), tokens.len());
         Ok(all)
     }
 

@@ -170,14 +170,20 @@ fn a_prompt_can_be_cancelled_between_its_chunks_and_taken_up_again() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static CHUNKS_LEFT: AtomicUsize = AtomicUsize::new(2);
     let mut engine = engine(false, &[Fault::None]);
-    engine.set_cancel(|| CHUNKS_LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_err());
+    engine.set_between_chunks(|done, total| {
+        assert!(done.is_multiple_of(CAPACITY.rows) && total == 43);
+        match CHUNKS_LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
     let mut context = engine.open();
     let prompt: Vec<u32> = (0..43).collect();
     let finish =
         engine.generate(&mut context, &prompt, &Sampling::GREEDY, 5, |_| panic!("no token was drawn")).unwrap();
     assert_eq!(finish, Finish::Stopped);
     assert_eq!(context.tokens(), &prompt[..2 * CAPACITY.rows]);
-    engine.set_cancel(|| false);
+    engine.set_between_chunks(|_, _| ControlFlow::Continue(()));
     assert_eq!(generate_in(&mut engine, &mut context, &prompt, 5), expected(&prompt, 5));
 }
 

@@ -1,7 +1,7 @@
 //! What can be wrong with a file, as data, and as one line for people.
 
 use crate::TensorType;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file that cannot be used: which, where in it, and why.
 #[derive(Debug)]
@@ -16,15 +16,20 @@ pub struct GgufError {
 
 impl std::fmt::Display for GgufError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.path {
-            // A path may hold a line feed or an escape sequence.
-            Some(path) => write!(f, "{}", path.display().to_string().escape_debug())?,
-            None => f.write_str("GGUF in memory")?,
-        }
-        if !matches!(self.fault, Fault::Io { .. } | Fault::NotAFile { .. }) {
+        write_path(f, self.path.as_deref())?;
+        if self.fault.has_place() {
             write!(f, ", byte {}", self.offset)?;
         }
         write!(f, ": {}", self.fault)
+    }
+}
+
+/// A file's name on one line.
+pub(crate) fn write_path(f: &mut std::fmt::Formatter<'_>, path: Option<&Path>) -> std::fmt::Result {
+    match path {
+        // A path may hold a line feed or an escape sequence.
+        Some(path) => write!(f, "{}", path.display().to_string().escape_debug()),
+        None => f.write_str("GGUF in memory"),
     }
 }
 
@@ -105,6 +110,69 @@ pub enum Fault {
     PastEnd { tensor: String, missing: u64, file_bytes: u64 },
     #[error("tensors {first:?} and {second:?} overlap by {bytes} bytes")]
     Overlap { first: String, second: String, bytes: u64 },
+    #[error("has no GGUF file in it{hint}")]
+    NoModel { hint: &'static str },
+    #[error("has {count} models in it ({}{}); name one of them", escaped(names), if *count > names.len() { ", …" } else { "" })]
+    ManyModels { count: usize, names: Vec<String> },
+    #[error("shard {} of {count} {} missing", listed(missing), if missing.len() == 1 { "is" } else { "are" })]
+    MissingShards { missing: Vec<u64>, count: u64 },
+    #[error(
+        "is shard {number} of {count} and not named so; it must end in \"-{number:05}-of-{count:05}.gguf\" for the others \
+         to be found"
+    )]
+    ShardName { number: u64, count: u64 },
+    #[error("is one of {expected} shards by its name or its siblings, one of {declared} by its split.count")]
+    ShardCount { expected: u64, declared: u64 },
+    #[error("is shard {expected} by its name or its place, shard {declared} by its split.no")]
+    ShardNumber { expected: u64, declared: u64 },
+    #[error("key {key:?} {why}")]
+    ShardKey { key: &'static str, why: &'static str },
+    #[error("is no shard of this model: {key:?} is {found:?} here and {expected:?} in the first shard")]
+    ForeignShard { key: &'static str, found: String, expected: String },
+    #[error("tensor {tensor:?} is in shard {first} too; is one of the two from another model?")]
+    TensorInTwoShards { tensor: String, first: u64 },
+    #[error("the shards have {found} tensors, split.tensors.count says {declared}; is one of them from another model?")]
+    ShardTensors { declared: u64, found: u64 },
+    #[error(
+        "another file starts here: shards cannot be joined by putting them together; keep them apart, any one opens all"
+    )]
+    JoinedShards,
+    #[error("changed while it was in use: {was} bytes long when it was opened, {is} now, or written to")]
+    Changed { was: u64, is: u64 },
+}
+
+impl Fault {
+    /// Whether it is at one place in the file.
+    fn has_place(&self) -> bool {
+        !matches!(
+            self,
+            Fault::Io { .. }
+                | Fault::NotAFile { .. }
+                | Fault::NoModel { .. }
+                | Fault::ManyModels { .. }
+                | Fault::MissingShards { .. }
+                | Fault::ShardName { .. }
+                | Fault::ShardCount { .. }
+                | Fault::ShardNumber { .. }
+                | Fault::ShardKey { .. }
+                | Fault::ForeignShard { .. }
+                | Fault::ShardTensors { .. }
+                | Fault::Changed { .. }
+        )
+    }
+}
+
+/// Names, fit for one line.
+fn escaped(names: &[String]) -> String {
+    names.iter().map(|n| n.escape_debug().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The first few numbers of a list.
+fn listed(numbers: &[u64]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = numbers.iter().take(SHOWN).map(u64::to_string).collect();
+    let rest = numbers.len().saturating_sub(SHOWN);
+    if rest > 0 { format!("{} and {rest} more", shown.join(", ")) } else { shown.join(", ") }
 }
 
 /// Why a file cannot be written. All but `Io` are faults of the caller.

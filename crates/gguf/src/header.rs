@@ -82,16 +82,21 @@ fn count<R: Read>(
     Ok(())
 }
 
-/// Reads `entries` metadata entries.
-pub(crate) fn metadata<R: Read>(c: &mut Cursor<R>, entries: u64) -> Result<Metadata, GgufError> {
+/// Reads `entries` metadata entries; gives also the keys of texts that are not UTF-8 and that nothing depends on.
+pub(crate) fn metadata<R: Read>(c: &mut Cursor<R>, entries: u64) -> Result<(Metadata, Vec<String>), GgufError> {
     let mut metadata = Metadata::default();
+    let mut not_utf8 = Vec::new();
     let mut used = 0;
     for entry in 0..entries {
         let at = c.position();
         let key = key(c, entry)?;
         charge(c, &mut used, &key, key.len() as u64, 2)?;
         let ty = c.u32(InKey(&key))?;
-        let value = Reader { c, used: &mut used, key: &key }.value(ty)?;
+        let mut reader = Reader { c, used: &mut used, key: &key, lossy: false };
+        let value = reader.value(ty)?;
+        if reader.lossy {
+            not_utf8.push(key.clone());
+        }
         if key == limits::ALIGNMENT_KEY {
             alignment(c, &value)?;
         }
@@ -100,7 +105,7 @@ pub(crate) fn metadata<R: Read>(c: &mut Cursor<R>, entries: u64) -> Result<Metad
         }
         metadata.insert(key, value);
     }
-    Ok(metadata)
+    Ok((metadata, not_utf8))
 }
 
 /// Checks the alignment, while errors can still point at it.
@@ -152,6 +157,8 @@ struct Reader<'a, R> {
     c: &'a mut Cursor<R>,
     used: &'a mut u64,
     key: &'a str,
+    /// A string was not UTF-8, and has replacement characters now.
+    lossy: bool,
 }
 
 impl<R: Read> Reader<'_, R> {
@@ -237,7 +244,20 @@ impl<R: Read> Reader<'_, R> {
         self.c.require(length, InKey(self.key))?;
         charge(self.c, self.used, self.key, length, 1)?;
         let bytes = self.c.bytes(length, InKey(self.key))?;
-        String::from_utf8(bytes).map_err(|_| self.c.fail(Fault::BadUtf8 { key: self.key.to_string() }))
+        String::from_utf8(bytes).or_else(|bad| self.repaired(&bad))
+    }
+
+    /// A string that is not UTF-8, with replacement characters. Descriptions and licences may be so; what decides how a
+    /// model runs may not.
+    fn repaired(&mut self, bad: &std::string::FromUtf8Error) -> Result<String, GgufError> {
+        if self.key == "general.architecture" || self.key.starts_with("tokenizer.") {
+            return Err(self.c.fail(Fault::BadUtf8 { key: self.key.to_string() }));
+        }
+        self.lossy = true;
+        let text = String::from_utf8_lossy(bad.as_bytes()).into_owned();
+        // A replacement character is up to three times as long as what it stands for.
+        charge(self.c, self.used, self.key, (text.len() - bad.as_bytes().len()) as u64, 1)?;
+        Ok(text)
     }
 
     fn bad_type(&self, ty: u32) -> GgufError {

@@ -8,6 +8,10 @@ pub const TENSORS: u64 = 1 << 16;
 pub const KEY_BYTES: u64 = (1 << 16) - 1;
 /// Bytes of a tensor's name; the reference implementation keeps 64 with a terminator.
 pub const TENSOR_NAME_BYTES: u64 = 63;
+/// Files of a split set; the largest known have a few hundred.
+pub const SHARDS: u64 = 4096;
+/// Entries of a directory that are looked through for a model.
+pub const DIRECTORY_ENTRIES: u64 = 1 << 16;
 /// Dimensions of a tensor.
 pub const DIMS: u32 = 4;
 /// Memory that all metadata of a file may take, in bytes, counting what the values occupy once read.
@@ -27,3 +31,9 @@ pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 pub(crate) fn is_alignment(bytes: u32) -> bool {
     bytes.is_power_of_two() && u64::from(bytes) <= ALIGNMENT
 }
+/// Which shard of a split set a file is, from 0.
+pub(crate) const SPLIT_NUMBER_KEY: &str = "split.no";
+/// How many shards the set has.
+pub(crate) const SPLIT_COUNT_KEY: &str = "split.count";
+/// How many tensors all shards have together.
+pub(crate) const SPLIT_TENSORS_KEY: &str = "split.tensors.count";

@@ -77,7 +77,7 @@ impl Value {
     }
 
     /// Any integer that is not negative.
-    fn as_u64(&self) -> Option<u64> {
+    pub(crate) fn as_u64(&self) -> Option<u64> {
         match *self {
             Value::U64(v) => Some(v),
             _ => self.as_i64().and_then(|v| u64::try_from(v).ok()),
@@ -98,7 +98,7 @@ impl Value {
         }
     }
 
-    fn as_f32(&self) -> Option<f32> {
+    pub(crate) fn as_f32(&self) -> Option<f32> {
         match *self {
             Value::F32(v) => Some(v),
             Value::F64(v) => Some(v as f32),

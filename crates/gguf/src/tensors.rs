@@ -3,7 +3,7 @@
 use crate::cursor::Cursor;
 use crate::metadata::Metadata;
 use crate::{Fault, GgufError, TensorType, header, limits};
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io::Read;
 
 /// A tensor of a file. Everything in it has been checked: its bytes lie inside the file and overlap no others.
@@ -15,7 +15,9 @@ pub struct TensorInfo {
     pub dims: Vec<u64>,
     /// How values are stored.
     pub ty: TensorType,
-    /// Where its bytes start, counted from the start of the data section.
+    /// The file that it lies in, counted from 0: always 0 where the model is one file.
+    pub shard: usize,
+    /// Where its bytes start, counted from the start of that file's data section.
     pub offset: u64,
     /// How many bytes it has.
     pub bytes: u64,
@@ -28,12 +30,15 @@ impl TensorInfo {
     }
 }
 
-/// The tensors, and the data section that they lie in.
+/// The tensors of a file, and the data section that they lie in.
 pub(crate) struct Tensors {
     pub(crate) infos: Vec<TensorInfo>,
-    pub(crate) index: HashMap<String, usize>,
+    /// Where each description starts: later checks point there.
+    pub(crate) places: Vec<u64>,
     /// Where the data section starts in the file.
     pub(crate) data_start: u64,
+    /// Where the file could end: after the header or the last tensor, or after the padding that follows.
+    pub(crate) ends: [u64; 2],
     /// Bytes after the last tensor and its padding.
     pub(crate) trailing: u64,
 }
@@ -43,24 +48,26 @@ pub(crate) fn tensors<R: Read>(c: &mut Cursor<R>, count: u64, metadata: &Metadat
     // It was checked when it was read.
     let alignment = metadata.u64(limits::ALIGNMENT_KEY).unwrap_or(limits::DEFAULT_ALIGNMENT);
     let mut infos = Vec::with_capacity(count as usize);
-    let mut index = HashMap::with_capacity(count as usize);
-    // Where each description starts: later checks point there.
+    let mut names = HashSet::with_capacity(count as usize);
     let mut places = Vec::with_capacity(count as usize);
     for i in 0..count {
         let place = c.position();
         let info = tensor(c, i, alignment)?;
-        if index.insert(info.name.clone(), infos.len()).is_some() {
+        if !names.insert(info.name.clone()) {
             return Err(c.fail_at(place, Fault::DuplicateTensor { tensor: info.name }));
         }
         infos.push(info);
         places.push(place);
     }
     // Neither sum can overflow: the position is at most the file's length, and the alignment is small.
-    let data_start = c.position().next_multiple_of(alignment);
-    let mut tensors = Tensors { infos, index, data_start, trailing: 0 };
-    inside(c, &tensors, &places)?;
-    let end = apart(c, &tensors.infos, &places)?;
-    tensors.trailing = c.length().saturating_sub(data_start.saturating_add(end.next_multiple_of(alignment)));
+    let header = c.position();
+    let data_start = header.next_multiple_of(alignment);
+    let mut tensors = Tensors { infos, places, data_start, ends: [header; 2], trailing: 0 };
+    inside(c, &tensors)?;
+    let end = apart(c, &tensors)?;
+    let last = if tensors.infos.is_empty() { header } else { data_start + end };
+    tensors.ends = [last, data_start.saturating_add(end.next_multiple_of(alignment))];
+    tensors.trailing = c.length().saturating_sub(tensors.ends[1]);
     Ok(tensors)
 }
 
@@ -100,7 +107,7 @@ fn tensor<R: Read>(c: &mut Cursor<R>, index: u64, alignment: u64) -> Result<Tens
     if !offset.is_multiple_of(alignment) {
         return Err(c.fail(Fault::UnalignedOffset { tensor: name, data_offset: offset, alignment }));
     }
-    Ok(TensorInfo { name, dims, ty, offset, bytes })
+    Ok(TensorInfo { name, dims, ty, shard: 0, offset, bytes })
 }
 
 fn tensor_name<R: Read>(c: &mut Cursor<R>, index: u64) -> Result<String, GgufError> {
@@ -138,7 +145,7 @@ pub(crate) fn data_bytes(dims: &[u64], ty: TensorType) -> Result<u64, Misfit> {
 }
 
 /// That every tensor ends inside the file.
-fn inside<R: Read>(c: &Cursor<R>, tensors: &Tensors, places: &[u64]) -> Result<(), GgufError> {
+fn inside<R: Read>(c: &Cursor<R>, tensors: &Tensors) -> Result<(), GgufError> {
     let mut missing: Option<(usize, u64)> = None;
     for (i, info) in tensors.infos.iter().enumerate() {
         let end = u128::from(tensors.data_start) + u128::from(info.offset) + u128::from(info.bytes);
@@ -152,13 +159,14 @@ fn inside<R: Read>(c: &Cursor<R>, tensors: &Tensors, places: &[u64]) -> Result<(
         None => Ok(()),
         Some((i, missing)) => {
             let tensor = tensors.infos[i].name.clone();
-            Err(c.fail_at(places[i], Fault::PastEnd { tensor, missing, file_bytes: c.length() }))
+            Err(c.fail_at(tensors.places[i], Fault::PastEnd { tensor, missing, file_bytes: c.length() }))
         }
     }
 }
 
 /// That no two tensors share bytes; gives the end of the last one, counted from the start of the data section.
-fn apart<R: Read>(c: &Cursor<R>, infos: &[TensorInfo], places: &[u64]) -> Result<u64, GgufError> {
+fn apart<R: Read>(c: &Cursor<R>, tensors: &Tensors) -> Result<u64, GgufError> {
+    let infos = &tensors.infos;
     let mut order: Vec<usize> = (0..infos.len()).collect();
     order.sort_by_key(|&i| (infos[i].offset, i));
     let mut end = 0;
@@ -167,7 +175,7 @@ fn apart<R: Read>(c: &Cursor<R>, infos: &[TensorInfo], places: &[u64]) -> Result
         if info.offset < end {
             let first = infos[order[n - 1]].name.clone();
             let fault = Fault::Overlap { first, second: info.name.clone(), bytes: end - info.offset };
-            return Err(c.fail_at(places[i], fault));
+            return Err(c.fail_at(tensors.places[i], fault));
         }
         // Inside the file, so the sum is too.
         end = info.offset + info.bytes;

@@ -1,9 +1,12 @@
 //! The program builder: the forward pass, written once for every architecture.
 
-use crate::shard::{Split, weight};
+mod weights;
+
+use crate::config::{FeedForward, GroupedQuery};
+use crate::shard::Split;
 use crate::{
-    Buffer, BufferId, Config, GroupId, KvGroup, MAX_RANKS, ModelError, Op, Program, Rope, RopeId, Rows, Shard, Slice,
-    Weight, WeightId,
+    Activation, Buffer, BufferId, Config, Element, GroupId, KvGroup, MAX_RANKS, ModelError, Op, Program, RopeId,
+    Routes, Rows, Shard, Slice,
 };
 use std::collections::HashSet;
 use tombolo_gguf::Gguf;
@@ -47,6 +50,36 @@ struct Builder<'a> {
     program: Program,
 }
 
+/// Buffers that every block uses anew.
+struct Parts {
+    residual: BufferId,
+    normed: BufferId,
+    partial: BufferId,
+    attention: AttentionPart,
+    dense: Option<DensePart>,
+    experts: Option<ExpertPart>,
+}
+
+struct AttentionPart {
+    q: BufferId,
+    k: BufferId,
+    v: BufferId,
+    out: BufferId,
+    /// By reach: the cache, the rotation, and how many layers have been built.
+    reaches: Vec<(GroupId, RopeId, usize)>,
+}
+
+struct DensePart {
+    gate: BufferId,
+    up: BufferId,
+    out: BufferId,
+}
+
+struct ExpertPart {
+    logits: BufferId,
+    routes: Routes,
+}
+
 impl<'a> Builder<'a> {
     fn new(gguf: &'a Gguf, config: &'a Config, shard: Shard) -> Self {
         let program = Program {
@@ -66,108 +99,174 @@ impl<'a> Builder<'a> {
     /// all-reduce that also computes the norm which the next one starts from.
     fn forward(&mut self) -> Result<(), ModelError> {
         let c = self.config;
-        let eps = c.rms_eps;
-        let residual = self.buffer("residual", Rows::Batch, c.hidden);
-        let normed = self.buffer("normed", Rows::Batch, c.hidden);
-        let partial = self.buffer("partial", Rows::Batch, c.hidden);
-        let attention = self.attention_part()?;
-        let feed_forward = self.feed_forward_part()?;
-
-        let table = self.weight("token_embd.weight", c.vocabulary, c.hidden, Split::Replicate)?;
-        self.push(Op::Embed { table, out: residual });
-        let first = self.norm_weight(0, "attn_norm", c.hidden)?;
-        self.push(Op::RmsNorm { x: residual, weight: first, out: normed, eps });
-        for layer in 0..c.layers {
-            self.attention(layer, &attention, normed, partial)?;
-            let weight = self.norm_weight(layer, "ffn_norm", c.hidden)?;
-            self.push(Op::AllReduceAddNorm { partial, residual, weight, out: normed, eps });
-            self.feed_forward(layer, &feed_forward, normed, partial)?;
-            let weight = if layer + 1 < c.layers {
-                self.norm_weight(layer + 1, "attn_norm", c.hidden)?
+        let mut parts = self.parts()?;
+        let (residual, normed, partial) = (parts.residual, parts.normed, parts.partial);
+        let table = self.matrix("token_embd", c.vocabulary, c.hidden, Split::Replicate)?;
+        self.push(Op::Embed { table, scale: c.embedding_scale, out: residual });
+        let first = self.norm(0, "attn_norm", c.hidden)?;
+        self.push(Op::RmsNorm { x: residual, weight: first, out: normed, eps: c.rms_eps });
+        for layer in 0..c.layers() {
+            self.attention(layer, &mut parts.attention, normed, partial)?;
+            let post_norm = self.norm_if_any(layer, c.norms.after_attention)?;
+            let weight = self.norm(layer, c.norms.before_feed_forward, c.hidden)?;
+            let eps = c.rms_eps;
+            self.push(Op::AllReduceAddNorm { partial, residual, post_norm, weight, out: normed, eps });
+            match (c.blocks[layer].feed_forward, &parts.dense, &parts.experts) {
+                (FeedForward::Experts, _, Some(part)) => self.experts(layer, part, normed, partial)?,
+                (_, Some(part), _) => self.dense(layer, part, normed, partial)?,
+                _ => unreachable!("parts are made for every kind of block"),
+            }
+            let post_norm = self.norm_if_any(layer, c.norms.after_feed_forward)?;
+            let weight = if layer + 1 < c.layers() {
+                self.norm(layer + 1, "attn_norm", c.hidden)?
             } else {
-                self.weight("output_norm.weight", 1, c.hidden, Split::Replicate)?
+                self.matrix("output_norm", 1, c.hidden, Split::Replicate)?
             };
-            self.push(Op::AllReduceAddNorm { partial, residual, weight, out: normed, eps });
+            self.push(Op::AllReduceAddNorm { partial, residual, post_norm, weight, out: normed, eps });
         }
         self.head(normed)
     }
 
-    fn attention_part(&mut self) -> Result<AttentionPart, ModelError> {
+    fn parts(&mut self) -> Result<Parts, ModelError> {
         let c = self.config;
+        let residual = self.buffer("residual", Rows::Batch, c.hidden);
+        let normed = self.buffer("normed", Rows::Batch, c.hidden);
+        let partial = self.buffer("partial", Rows::Batch, c.hidden);
+        let attention = self.attention_part()?;
+        let first = |kind| c.blocks.iter().position(|block| block.feed_forward == kind);
+        let dense = match first(FeedForward::Dense) {
+            Some(layer) => Some(self.dense_part(layer)?),
+            None => None,
+        };
+        let experts = match (first(FeedForward::Experts), &c.experts) {
+            (Some(_), Some(experts)) => Some(ExpertPart {
+                logits: self.buffer("router logits", Rows::Batch, experts.count),
+                routes: Routes {
+                    experts: self.buffer_of("experts", Element::U32, Rows::Batch, experts.used),
+                    weights: self.buffer("expert weights", Rows::Batch, experts.used),
+                },
+            }),
+            _ => None,
+        };
+        Ok(Parts { residual, normed, partial, attention, dense, experts })
+    }
+
+    fn attention_part(&mut self) -> Result<AttentionPart, ModelError> {
+        let a = &self.config.attention;
         // The widths that the weights' own slices will have: found through the same rule.
-        let q_rows = self.held_rows("attn_q", c.heads * c.head_dim, Split::Rows { unit: c.head_dim })?;
-        let kv_rows = self.held_rows("attn_k", c.kv_heads * c.head_dim, Split::RowsReplicated { unit: c.head_dim })?;
-        let group = GroupId(self.program.groups.len() as u32);
-        self.program.groups.push(KvGroup {
-            name: "kv",
-            layers: c.layers,
-            kv_heads: kv_rows / c.head_dim,
-            head_dim: c.head_dim,
-        });
-        let rope = RopeId(self.program.ropes.len() as u32);
-        self.program.ropes.push(Rope { style: c.rope_style, frequencies: c.rope_frequencies.clone() });
+        let [q_rows, k_rows, _] = self.projections(0)?.map(|w| w.rows);
+        let mut reaches = Vec::new();
+        for (i, reach) in a.reaches.iter().enumerate() {
+            let group = GroupId(self.program.groups.len() as u32);
+            self.program.groups.push(KvGroup {
+                name: reach.name,
+                layers: self.config.blocks.iter().filter(|block| block.reach == i).count(),
+                kv_heads: k_rows / a.head_dim,
+                head_dim: a.head_dim,
+                window: reach.window,
+            });
+            // Layers of different reach may turn alike.
+            let ropes = &mut self.program.ropes;
+            let same = ropes.iter().position(|rope| *rope == reach.rope);
+            let rope = same.unwrap_or_else(|| {
+                ropes.push(reach.rope.clone());
+                ropes.len() - 1
+            });
+            reaches.push((group, RopeId(rope as u32), 0));
+        }
         Ok(AttentionPart {
             q: self.buffer("q", Rows::Batch, q_rows),
-            k: self.buffer("k", Rows::Batch, kv_rows),
-            v: self.buffer("v", Rows::Batch, kv_rows),
+            k: self.buffer("k", Rows::Batch, k_rows),
+            v: self.buffer("v", Rows::Batch, k_rows),
             out: self.buffer("attended", Rows::Batch, q_rows),
-            group,
-            rope,
+            reaches,
         })
     }
 
-    fn feed_forward_part(&mut self) -> Result<FeedForwardPart, ModelError> {
-        let width = self.held_rows("ffn_gate", self.config.feed_forward, Split::Rows { unit: 1 })?;
-        Ok(FeedForwardPart {
+    fn dense_part(&mut self, layer: usize) -> Result<DensePart, ModelError> {
+        let width = self.held_rows(layer, "ffn_gate", self.config.feed_forward, Split::Rows { unit: 1 })?;
+        Ok(DensePart {
             gate: self.buffer("gate", Rows::Batch, width),
             up: self.buffer("up", Rows::Batch, width),
             out: self.buffer("activated", Rows::Batch, width),
         })
     }
 
-    fn attention(&mut self, layer: usize, a: &AttentionPart, x: BufferId, out: BufferId) -> Result<(), ModelError> {
-        let c = self.config;
-        let (q_rows, kv_rows, head_dim) = (c.heads * c.head_dim, c.kv_heads * c.head_dim, c.head_dim);
-        let by_head = Split::Rows { unit: head_dim };
-        let by_kv_head = Split::RowsReplicated { unit: head_dim };
-        let wq = self.block_weight(layer, "attn_q", q_rows, c.hidden, by_head)?;
-        let wk = self.block_weight(layer, "attn_k", kv_rows, c.hidden, by_kv_head)?;
-        let wv = self.block_weight(layer, "attn_v", kv_rows, c.hidden, by_kv_head)?;
-        self.push(Op::Linear { x, weight: wq, out: a.q });
-        self.push(Op::Linear { x, weight: wk, out: a.k });
-        self.push(Op::Linear { x, weight: wv, out: a.v });
-        if c.qk_norm {
-            for (name, x) in [("attn_q_norm", a.q), ("attn_k_norm", a.k)] {
-                let weight = self.norm_weight(layer, name, head_dim)?;
-                self.push(Op::RmsNorm { x, weight, out: x, eps: c.rms_eps });
-            }
-        }
-        self.push(Op::Rope { x: a.q, head_dim, rope: a.rope });
-        self.push(Op::Rope { x: a.k, head_dim, rope: a.rope });
-        self.push(Op::KvWrite { k: a.k, v: a.v, group: a.group, layer });
-        let heads = self.program.buffer(a.q).width / head_dim;
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        self.push(Op::Attention { q: a.q, out: a.out, group: a.group, layer, heads, scale });
-        let wo = self.block_weight(layer, "attn_output", c.hidden, q_rows, Split::Cols { unit: head_dim })?;
-        self.push(Op::Linear { x: a.out, weight: wo, out });
-        Ok(())
-    }
-
-    fn feed_forward(
+    fn attention(
         &mut self,
         layer: usize,
-        f: &FeedForwardPart,
+        part: &mut AttentionPart,
         x: BufferId,
         out: BufferId,
     ) -> Result<(), ModelError> {
+        let c = self.config;
+        let reach = c.blocks[layer].reach;
+        let &GroupedQuery { head_dim, scale, softcap, .. } = &c.attention;
+        let AttentionPart { q, k, v, .. } = *part;
+        let (group, rope, in_group) = part.reaches[reach];
+        part.reaches[reach].2 += 1;
+        for (weight, out) in self.projections(layer)?.into_iter().zip([q, k, v]) {
+            let bias = self.projection_bias(&weight, c.attention.qkv_bias)?;
+            let weight = self.hold(weight);
+            self.push(Op::Linear { x, weight, bias, out });
+        }
+        if c.attention.qk_norm {
+            for (name, x) in [("attn_q_norm", q), ("attn_k_norm", k)] {
+                let weight = self.norm(layer, name, head_dim)?;
+                self.push(Op::RmsNorm { x, weight, out: x, eps: c.rms_eps });
+            }
+        }
+        self.push(Op::Rope { x: q, head_dim, rope });
+        self.push(Op::Rope { x: k, head_dim, rope });
+        self.push(Op::KvWrite { k, v, group, layer: in_group });
+        let heads = self.program.buffer(q).width / head_dim;
+        let window = c.attention.reaches[reach].window;
+        let sinks = if c.attention.sinks { Some(self.sinks(layer)?) } else { None };
+        self.push(Op::Attention { q, out: part.out, group, layer: in_group, heads, scale, window, softcap, sinks });
+        let cols = c.attention.heads * head_dim;
+        let wo = self.block(layer, "attn_output", c.hidden, cols, Split::Cols { unit: head_dim })?;
+        let bias = self.bias_of_sum(layer, "attn_output", c.attention.output_bias)?;
+        self.push(Op::Linear { x: part.out, weight: wo, bias, out });
+        Ok(())
+    }
+
+    fn dense(&mut self, layer: usize, part: &DensePart, x: BufferId, out: BufferId) -> Result<(), ModelError> {
         let (hidden, width) = (self.config.hidden, self.config.feed_forward);
-        let gate = self.block_weight(layer, "ffn_gate", width, hidden, Split::Rows { unit: 1 })?;
-        let up = self.block_weight(layer, "ffn_up", width, hidden, Split::Rows { unit: 1 })?;
-        let down = self.block_weight(layer, "ffn_down", hidden, width, Split::Cols { unit: 1 })?;
-        self.push(Op::Linear { x, weight: gate, out: f.gate });
-        self.push(Op::Linear { x, weight: up, out: f.up });
-        self.push(Op::SiluMul { gate: f.gate, up: f.up, out: f.out });
-        self.push(Op::Linear { x: f.out, weight: down, out });
+        let rows = Split::Rows { unit: 1 };
+        for (name, out) in [("ffn_gate", part.gate), ("ffn_up", part.up)] {
+            let weight = self.block(layer, name, width, hidden, rows)?;
+            let bias = self.bias(layer, name, 1, width, rows, false)?;
+            self.push(Op::Linear { x, weight, bias, out });
+        }
+        let activation: Activation = self.config.activation;
+        self.push(Op::GatedActivation { activation, gate: part.gate, up: part.up, out: part.out });
+        let down = self.block(layer, "ffn_down", hidden, width, Split::Cols { unit: 1 })?;
+        let bias = self.bias_of_sum(layer, "ffn_down", false)?;
+        self.push(Op::Linear { x: part.out, weight: down, bias, out });
+        Ok(())
+    }
+
+    /// A router, and the experts that it chooses.
+    fn experts(&mut self, layer: usize, part: &ExpertPart, x: BufferId, out: BufferId) -> Result<(), ModelError> {
+        let Some(e) = self.config.experts else { unreachable!("a block of experts in a model without") };
+        let router = self.block(layer, "ffn_gate_inp", e.count, self.config.hidden, Split::Replicate)?;
+        let bias = self.bias(layer, "ffn_gate_inp", 1, e.count, Split::Replicate, e.bias)?;
+        self.push(Op::Linear { x, weight: router, bias, out: part.logits });
+        let bias = self.bias(layer, "exp_probs_b", 1, e.count, Split::Replicate, false)?;
+        self.push(Op::Route {
+            logits: part.logits,
+            gating: e.gating,
+            bias,
+            groups: e.groups,
+            top_k: e.used,
+            normalise: e.normalise,
+            scale: e.scale,
+            out: part.routes,
+        });
+        let [gate, up] = self.expert_inputs(layer, &e)?;
+        let down = self.expert_output(layer, &e)?;
+        let activation = self.config.activation;
+        self.push(Op::Experts { x, routes: part.routes, gate, up, down, activation, out, accumulate: false });
         Ok(())
     }
 
@@ -175,82 +274,40 @@ impl<'a> Builder<'a> {
         let c = self.config;
         let picked = self.buffer("picked", Rows::Logits, c.hidden);
         self.push(Op::GatherRows { x: normed, out: picked });
-        let name = if c.tied { "token_embd.weight" } else { "output.weight" };
-        let weight = self.weight(name, c.vocabulary, c.hidden, Split::RowsUneven)?;
+        let name = if c.tied { "token_embd" } else { "output" };
+        let weight = self.matrix(name, c.vocabulary, c.hidden, Split::RowsUneven)?;
         let held = self.program.weight(weight);
         let (slice, width) = (held.slice, held.rows);
         if let Slice::Rows { start, .. } = slice {
             self.program.vocabulary_start = start;
         }
         let logits = self.buffer("logits", Rows::Logits, width);
-        self.push(Op::Linear { x: picked, weight, out: logits });
+        self.push(Op::Linear { x: picked, weight, bias: None, out: logits });
+        if let Some(cap) = c.logit_softcap {
+            self.push(Op::Softcap { x: logits, cap });
+        }
         self.push(Op::Sample { logits });
         Ok(())
     }
 
-    /// Rows that this rank will hold of a matrix of layer 0.
-    fn held_rows(&self, name: &str, rows: usize, split: Split) -> Result<usize, ModelError> {
-        let name = format!("blk.0.{name}.weight");
-        Ok(weight(self.gguf, &name, rows, self.config.hidden, split, self.program.shard)?.rows)
-    }
-
     fn buffer(&mut self, name: &'static str, rows: Rows, width: usize) -> BufferId {
-        self.program.buffers.push(Buffer { name, rows, width });
+        self.buffer_of(name, Element::F32, rows, width)
+    }
+
+    fn buffer_of(&mut self, name: &'static str, element: Element, rows: Rows, width: usize) -> BufferId {
+        self.program.buffers.push(Buffer { name, element, rows, width });
         BufferId(self.program.buffers.len() as u32 - 1)
-    }
-
-    fn norm_weight(&mut self, layer: usize, name: &str, width: usize) -> Result<WeightId, ModelError> {
-        self.block_weight(layer, name, 1, width, Split::Replicate)
-    }
-
-    fn block_weight(
-        &mut self,
-        layer: usize,
-        name: &str,
-        rows: usize,
-        cols: usize,
-        split: Split,
-    ) -> Result<WeightId, ModelError> {
-        self.weight(&format!("blk.{layer}.{name}.weight"), rows, cols, split)
-    }
-
-    /// A weight of the file; the same tensor cut the same way is held once.
-    fn weight(&mut self, name: &str, rows: usize, cols: usize, split: Split) -> Result<WeightId, ModelError> {
-        let weight: Weight = weight(self.gguf, name, rows, cols, split, self.program.shard)?;
-        self.used.insert(name.to_string());
-        let weights = &mut self.program.weights;
-        let shared = (name == "token_embd.weight").then(|| weights.iter().position(|w| *w == weight)).flatten();
-        let index = shared.unwrap_or_else(|| {
-            weights.push(weight);
-            weights.len() - 1
-        });
-        Ok(WeightId(index as u32))
     }
 
     fn push(&mut self, op: Op) {
         self.program.ops.push(op);
     }
 
-    /// A tensor that the pass above does not use (a bias, say) would be ignored silently: refused instead.
+    /// A tensor that the pass above does not use would be ignored silently: refused instead.
     fn refuse_extra_tensors(&self) -> Result<(), ModelError> {
         match self.gguf.tensors().iter().find(|t| !self.used.contains(&t.name)) {
             Some(extra) => Err(ModelError::ExtraTensor { tensor: extra.name.clone() }),
             None => Ok(()),
         }
     }
-}
-
-struct AttentionPart {
-    q: BufferId,
-    k: BufferId,
-    v: BufferId,
-    out: BufferId,
-    group: GroupId,
-    rope: RopeId,
-}
-
-struct FeedForwardPart {
-    gate: BufferId,
-    up: BufferId,
-    out: BufferId,
 }

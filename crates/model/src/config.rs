@@ -1,10 +1,18 @@
 //! A model's shape, read from its metadata and checked: nothing after this trusts the file.
 
-use crate::{ModelError, RopeStyle, limits};
-use tombolo_gguf::{Gguf, Metadata, Value};
+mod families;
+mod keys;
+mod rope;
+
+use crate::{Activation, ExpertGroups, Gating, ModelError, Rope, limits};
+use families::{FAMILIES, Family};
+use keys::{Keys, brief};
+use tombolo_gguf::{Array, Gguf, Value};
 
 /// The architectures that the program builder knows, by their name in `general.architecture`.
-pub const ARCHITECTURES: [&str; 2] = ["llama", "qwen3"];
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|family| family.name)
+}
 
 /// A model's shape. All architectures share it: what differs between them is data here, never another forward pass.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,32 +21,135 @@ pub struct Config {
     pub architecture: String,
     /// `general.name`, or the architecture.
     pub name: String,
-    /// Transformer blocks.
-    pub layers: usize,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the feed-forward part.
-    pub feed_forward: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key/value heads.
-    pub kv_heads: usize,
-    /// Values per head.
-    pub head_dim: usize,
     /// Tokens.
     pub vocabulary: usize,
     /// Longest context that the model was trained for.
     pub context: usize,
     /// Of every RMSNorm.
     pub rms_eps: f32,
-    /// Queries and keys are normed per head before the rotation.
-    pub qk_norm: bool,
-    /// How rotations pair values.
-    pub rope_style: RopeStyle,
-    /// Radians per position, one per pair.
-    pub rope_frequencies: Vec<f32>,
+    /// Factor on embeddings.
+    pub embedding_scale: f32,
     /// The output projection is the embedding table.
     pub tied: bool,
+    /// Logits become `cap · tanh(logit / cap)`.
+    pub logit_softcap: Option<f32>,
+    /// Attention, as far as all layers share it.
+    pub attention: GroupedQuery,
+    /// Where a block has norms besides the one at its start.
+    pub norms: Norms,
+    /// Of dense feed-forward parts and of experts.
+    pub activation: Activation,
+    /// Width of dense feed-forward parts.
+    pub feed_forward: usize,
+    /// Experts, as far as all layers share them.
+    pub experts: Option<Experts>,
+    /// What differs from block to block.
+    pub blocks: Vec<Block>,
+}
+
+/// Grouped-query attention (Ainslie et al. 2023).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupedQuery {
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Queries and keys are normed per head before the rotation.
+    pub qk_norm: bool,
+    /// q, k and v must have biases.
+    pub qkv_bias: bool,
+    /// The output projection must have one.
+    pub output_bias: bool,
+    /// Every query head has a sink.
+    pub sinks: bool,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// Kinds of layers, by how far they see; each has a KV group of its own.
+    pub reaches: Vec<Reach>,
+}
+
+/// How far back a layer sees, and by which rotation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reach {
+    /// Of its KV group.
+    pub name: &'static str,
+    /// Positions that are seen, the own one included. `None`: all.
+    pub window: Option<usize>,
+    /// Rotation of queries and keys.
+    pub rope: Rope,
+}
+
+/// One block's choice among what its model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Into [`GroupedQuery::reaches`].
+    pub reach: usize,
+    /// What follows attention.
+    pub feed_forward: FeedForward,
+}
+
+/// Kind of a block's second half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedForward {
+    /// One gated unit.
+    Dense,
+    /// Some of many, chosen by a router.
+    Experts,
+}
+
+/// Routed experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// How many.
+    pub count: usize,
+    /// Chosen for each token.
+    pub used: usize,
+    /// Width of one.
+    pub width: usize,
+    /// How the router's logits become weights.
+    pub gating: Gating,
+    /// The weights of the chosen are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// Limits the choice.
+    pub groups: Option<ExpertGroups>,
+    /// Every expert and the router must have biases.
+    pub bias: bool,
+}
+
+/// Names of the tensors of a block's norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Norms {
+    /// Of what attention adds to the residual stream.
+    pub after_attention: Option<&'static str>,
+    /// Of what goes into the second half.
+    pub before_feed_forward: &'static str,
+    /// Of what the second half adds.
+    pub after_feed_forward: Option<&'static str>,
+}
+
+/// Which layers have a window: all of `period` neighbours but the last.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    period: usize,
+    /// Base of their rotation, where the file does not say and it is not that of the others.
+    theta: Option<f32>,
+}
+
+/// Factor on attention scores, where the file does not say.
+#[derive(Clone, Copy, Debug)]
+enum Scale {
+    /// `1/√(values per head)`.
+    HeadDim,
+    /// The same, but `1/√(hidden / heads)` in the model of 62 layers (27B), for which no key says so.
+    Gemma3,
 }
 
 impl Config {
@@ -48,217 +159,221 @@ impl Config {
     /// An architecture or feature that is not supported, a missing key, or a value that makes no model.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
         let meta = gguf.metadata();
-        let architecture =
-            meta.str("general.architecture").ok_or_else(|| missing_or_bad(meta, "general.architecture", "a name"))?;
-        let (rope_style, qk_norm) = match architecture {
-            "llama" => (RopeStyle::Interleaved, false),
-            "qwen3" => (RopeStyle::HalfSplit, true),
-            other => {
-                return Err(ModelError::UnknownArchitecture {
-                    architecture: other.to_string(),
-                    known: ARCHITECTURES.join(", "),
-                });
-            }
-        };
+        let key = "general.architecture";
+        let architecture = meta.str(key).ok_or_else(|| keys::missing_or_wrong(meta, key, "a name"))?;
+        let family = Family::of(architecture).ok_or_else(|| ModelError::UnknownArchitecture {
+            architecture: brief(architecture),
+            known: architectures().collect::<Vec<_>>().join(", "),
+        })?;
         let keys = Keys { meta, architecture };
         keys.refuse_unsupported()?;
+        let layers = keys.count("block_count", limits::LAYERS)?;
         let hidden = keys.count("embedding_length", limits::WIDTH)?;
-        let heads = keys.count("attention.head_count", limits::HEADS)?;
-        let kv_heads = keys.count_or("attention.head_count_kv", limits::HEADS, heads)?;
-        let head_dim = keys.count_or("attention.key_length", limits::HEAD_DIM, hidden / heads)?;
-        let rotated = keys.count_or("rope.dimension_count", limits::HEAD_DIM, head_dim)?;
-        let config = Self {
+        let context = keys.count("context_length", limits::CONTEXT)?;
+        let experts = experts(&keys, family)?;
+        let feed_forward = match &experts {
+            Some(experts) => keys.count_or("feed_forward_length", limits::WIDTH, experts.width)?,
+            None => keys.count("feed_forward_length", limits::WIDTH)?,
+        };
+        let (attention, reach_of) = attention(gguf, &keys, family, hidden, layers)?;
+        let dense = match experts {
+            Some(_) => keys.count_if_any("leading_dense_block_count", layers)?.unwrap_or(0),
+            None => layers,
+        };
+        let feed_forward_of = |layer: usize| if layer < dense { FeedForward::Dense } else { FeedForward::Experts };
+        Ok(Self {
             name: meta.str("general.name").unwrap_or(architecture).to_string(),
             architecture: architecture.to_string(),
-            layers: keys.count("block_count", limits::LAYERS)?,
             hidden,
-            feed_forward: keys.count("feed_forward_length", limits::WIDTH)?,
-            heads,
-            kv_heads,
-            head_dim,
             vocabulary: vocabulary(gguf)?,
-            context: keys.count("context_length", limits::CONTEXT)?,
-            rms_eps: keys.float("attention.layer_norm_rms_epsilon")?,
-            qk_norm,
-            rope_style,
-            rope_frequencies: rope_frequencies(gguf, &keys, rotated)?,
+            context,
+            rms_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
+            embedding_scale: if family.scaled_embedding { (hidden as f32).sqrt() } else { 1.0 },
             tied: gguf.tensor("output.weight").is_none(),
-        };
-        config.check(&keys, rotated)?;
-        Ok(config)
+            logit_softcap: keys.positive_if_any("final_logit_softcapping")?,
+            attention,
+            norms: family.norms,
+            activation: family.activation,
+            feed_forward,
+            experts,
+            blocks: (0..layers)
+                .map(|layer| Block { reach: reach_of[layer], feed_forward: feed_forward_of(layer) })
+                .collect(),
+        })
     }
 
-    fn check(&self, keys: &Keys, rotated: usize) -> Result<(), ModelError> {
-        let wrong = |key: &str, why: String| Err(ModelError::BadValue { key: keys.name(key), why });
-        if self.kv_heads > self.heads || !self.heads.is_multiple_of(self.kv_heads) {
-            return wrong(
-                "attention.head_count_kv",
-                format!("{} query heads cannot share {} KV heads", self.heads, self.kv_heads),
-            );
-        }
-        if !(1..=limits::HEAD_DIM).contains(&self.head_dim) {
-            return wrong(
-                "attention.key_length",
-                format!("{} values per head, 1 to {} allowed", self.head_dim, limits::HEAD_DIM),
-            );
-        }
-        if rotated == 0 || rotated > self.head_dim || !rotated.is_multiple_of(2) {
-            return wrong("rope.dimension_count", format!("{rotated} of {} values per head", self.head_dim));
-        }
-        let value_length = keys.count_or("attention.value_length", limits::HEAD_DIM, self.head_dim)?;
-        if value_length != self.head_dim {
-            return wrong("attention.value_length", format!("{value_length}, but keys have {}", self.head_dim));
-        }
-        if !(self.rms_eps.is_finite() && self.rms_eps >= 0.0) {
-            return wrong("attention.layer_norm_rms_epsilon", self.rms_eps.to_string());
-        }
-        Ok(())
+    /// Transformer blocks.
+    pub fn layers(&self) -> usize {
+        self.blocks.len()
     }
 }
 
-/// Rows of the embedding table.
+/// Attention, and which of its reaches each layer has.
+fn attention(
+    gguf: &Gguf,
+    keys: &Keys,
+    family: &Family,
+    hidden: usize,
+    layers: usize,
+) -> Result<(GroupedQuery, Vec<usize>), ModelError> {
+    let heads = keys.count("attention.head_count", limits::HEADS)?;
+    let kv_heads = keys.count_or("attention.head_count_kv", limits::HEADS, heads)?;
+    if kv_heads > heads || !heads.is_multiple_of(kv_heads) {
+        return keys.bad("attention.head_count_kv", format!("{heads} query heads cannot share {kv_heads} KV heads"));
+    }
+    if !keys.has("attention.key_length") && !hidden.is_multiple_of(heads) {
+        return keys.bad("attention.head_count", format!("{heads} heads do not divide a width of {hidden}"));
+    }
+    let head_dim = keys.count_or("attention.key_length", limits::HEAD_DIM, hidden / heads)?;
+    if !(1..=limits::HEAD_DIM).contains(&head_dim) {
+        return keys
+            .bad("attention.key_length", format!("{head_dim} values per head, 1 to {} allowed", limits::HEAD_DIM));
+    }
+    let value_length = keys.count_or("attention.value_length", limits::HEAD_DIM, head_dim)?;
+    if value_length != head_dim {
+        return keys.bad("attention.value_length", format!("{value_length}, but keys have {head_dim}"));
+    }
+    let (reaches, reach_of) = reaches(gguf, keys, family, head_dim, layers)?;
+    let square = match family.scale {
+        Scale::Gemma3 if layers == 62 => hidden / heads,
+        _ => head_dim,
+    };
+    let scale = keys.positive_if_any("attention.scale")?;
+    let attention = GroupedQuery {
+        heads,
+        kv_heads,
+        head_dim,
+        qk_norm: family.qk_norm,
+        qkv_bias: family.qkv_bias,
+        output_bias: family.expert_bias,
+        sinks: family.sinks,
+        scale: scale.unwrap_or(1.0 / (square as f32).sqrt()),
+        softcap: keys.positive_if_any("attn_logit_softcapping")?,
+        reaches,
+    };
+    Ok((attention, reach_of))
+}
+
+/// The kinds of layers by how far they see, those that a model has no layer of left out.
+fn reaches(
+    gguf: &Gguf,
+    keys: &Keys,
+    family: &Family,
+    head_dim: usize,
+    layers: usize,
+) -> Result<(Vec<Reach>, Vec<usize>), ModelError> {
+    let rotated = rope::rotated(keys, head_dim)?;
+    let rope = rope::scaled(gguf, keys, family.rope, rotated)?;
+    let all = Reach { name: "kv", window: None, rope };
+    let key = "attention.sliding_window";
+    let Some(windows) = family.windows else {
+        keys.refuse_window()?;
+        return Ok((vec![all], vec![0; layers]));
+    };
+    let Some(window) = keys.count_if_any(key, limits::CONTEXT)? else {
+        return Ok((vec![all], vec![0; layers]));
+    };
+    let base = "rope.freq_base_swa";
+    let rope = match windows.theta {
+        Some(theta) => rope::plain(family.rope, keys.positive_or(base, theta)?, rotated),
+        None if keys.has(base) && keys.positive(base)? != keys.positive_or("rope.freq_base", rope::THETA)? => {
+            // Whether it is stretched like the other is not known.
+            let value = keys.positive(base)?.to_string();
+            return Err(ModelError::UnsupportedFeature { key: keys.name(base), value });
+        }
+        None => all.rope.clone(),
+    };
+    let near = Reach { name: "window", window: Some(window), rope };
+    let windowed = windowed(keys, windows.period, layers)?;
+    Ok(match (windowed.contains(&false), windowed.contains(&true)) {
+        (true, true) => (vec![all, near], windowed.into_iter().map(usize::from).collect()),
+        (true, false) => (vec![all], vec![0; layers]),
+        (false, _) => (vec![near], vec![0; layers]),
+    })
+}
+
+/// Which layers have a window: by the file's flags or period, else by the architecture's period.
+fn windowed(keys: &Keys, period: usize, layers: usize) -> Result<Vec<bool>, ModelError> {
+    let key = "attention.sliding_window_pattern";
+    let name = keys.name(key);
+    if let Some(Value::Array(Array::Bool(flags))) = keys.meta.get(&name) {
+        return if flags.len() == layers {
+            Ok(flags.clone())
+        } else {
+            Err(keys.missing_or_wrong(&name, "a period, or one flag per layer,"))
+        };
+    }
+    let period = keys.count_or(key, layers.max(period), period)?;
+    Ok((0..layers).map(|layer| layer % period < period - 1).collect())
+}
+
+fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, ModelError> {
+    let key = "expert_count";
+    let found = match family.experts {
+        Some(rule) if rule.always => Some(keys.count(key, limits::EXPERTS)?),
+        _ => keys.count_if_any(key, limits::EXPERTS)?,
+    };
+    let Some(count) = found else { return Ok(None) };
+    let Some(rule) = family.experts else {
+        return Err(ModelError::UnsupportedFeature { key: keys.name(key), value: count.to_string() });
+    };
+    let used = keys.count("expert_used_count", limits::EXPERTS_USED)?;
+    if used > count {
+        return keys.bad("expert_used_count", format!("{used} of {count} experts"));
+    }
+    let width = match keys.has("expert_feed_forward_length") {
+        true => keys.count("expert_feed_forward_length", limits::WIDTH)?,
+        false => keys.count("feed_forward_length", limits::WIDTH)?,
+    };
+    let gating = match keys.count_if_any("expert_gating_func", usize::MAX)? {
+        None => rule.gating,
+        Some(1) => Gating::Softmax,
+        Some(2) => Gating::Sigmoid,
+        Some(3) => Gating::SoftmaxSelected,
+        Some(other) => {
+            let key = keys.name("expert_gating_func");
+            return Err(ModelError::UnsupportedFeature { key, value: other.to_string() });
+        }
+    };
+    Ok(Some(Experts {
+        count,
+        used,
+        width,
+        gating,
+        normalise: keys.flag_or("expert_weights_norm", rule.normalise)?,
+        scale: keys.positive_if_any("expert_weights_scale")?.unwrap_or(1.0),
+        groups: groups(keys, count, used)?,
+        bias: family.expert_bias,
+    }))
+}
+
+fn groups(keys: &Keys, experts: usize, used: usize) -> Result<Option<ExpertGroups>, ModelError> {
+    let key = "expert_group_count";
+    let Some(count) = keys.count_if_any(key, limits::EXPERTS)?.filter(|&count| count > 1) else { return Ok(None) };
+    if !experts.is_multiple_of(count) || experts / count < 2 {
+        return keys.bad(key, format!("{experts} experts in {count} groups"));
+    }
+    let key = "expert_group_used_count";
+    let groups = ExpertGroups { count, used: keys.count(key, count)? };
+    if groups.used * (experts / count) < used {
+        return keys.bad(key, format!("{} groups have fewer than {used} experts", groups.used));
+    }
+    Ok(Some(groups))
+}
+
+/// Rows of the embedding table: as many as the file's tokenizer has tokens, where it has one.
 fn vocabulary(gguf: &Gguf) -> Result<usize, ModelError> {
     let name = "token_embd.weight";
     let info = gguf.tensor(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.into() })?;
     let rows = info.dims.get(1).copied().unwrap_or(0);
+    let bad = |why: String| Err(ModelError::BadValue { key: name.into(), why });
     match usize::try_from(rows) {
-        Ok(rows) if rows > 0 && rows <= limits::VOCABULARY => Ok(rows),
-        _ => Err(ModelError::BadValue {
-            key: name.into(),
-            why: format!("{rows} rows, 1 to {} allowed", limits::VOCABULARY),
-        }),
-    }
-}
-
-/// `theta^(-2j / dims)`, divided by the file's `rope_freqs.weight` where it has one (Llama 3.1).
-fn rope_frequencies(gguf: &Gguf, keys: &Keys, rotated: usize) -> Result<Vec<f32>, ModelError> {
-    let theta = match keys.meta.get(&keys.name("rope.freq_base")) {
-        None => 10_000.0,
-        Some(_) => keys.float("rope.freq_base")?,
-    };
-    if !(theta.is_finite() && theta > 0.0) {
-        return Err(ModelError::BadValue { key: keys.name("rope.freq_base"), why: theta.to_string() });
-    }
-    let mut frequencies: Vec<f32> =
-        (0..rotated / 2).map(|j| 1.0 / theta.powf(2.0 * j as f32 / rotated as f32)).collect();
-    let name = "rope_freqs.weight";
-    if let Some(info) = gguf.tensor(name) {
-        let bytes = gguf.bytes(info);
-        if info.ty != tombolo_gguf::TensorType::F32 || bytes.len() != 4 * frequencies.len() {
-            return Err(ModelError::BadValue {
-                key: name.into(),
-                why: format!("wants {} F32 values", frequencies.len()),
-            });
-        }
-        for (frequency, factor) in frequencies.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            let factor = f32::from_le_bytes(*factor);
-            if !(factor.is_finite() && factor > 0.0) {
-                return Err(ModelError::BadValue { key: name.into(), why: format!("factor {factor}") });
-            }
-            *frequency /= factor;
-        }
-    }
-    Ok(frequencies)
-}
-
-struct Keys<'a> {
-    meta: &'a Metadata,
-    architecture: &'a str,
-}
-
-impl Keys<'_> {
-    fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
-    }
-
-    fn count(&self, key: &str, most: usize) -> Result<usize, ModelError> {
-        let key = self.name(key);
-        let value = self.meta.u64(&key).ok_or_else(|| self.missing_or_bad(&key, "a whole number"))?;
-        match usize::try_from(value) {
-            Ok(value) if value > 0 && value <= most => Ok(value),
-            _ => Err(ModelError::BadValue { key, why: format!("{value}, 1 to {most} allowed") }),
-        }
-    }
-
-    fn count_or(&self, key: &str, most: usize, default: usize) -> Result<usize, ModelError> {
-        if self.meta.get(&self.name(key)).is_none() { Ok(default) } else { self.count(key, most) }
-    }
-
-    fn float(&self, key: &str) -> Result<f32, ModelError> {
-        let key = self.name(key);
-        self.meta.f32(&key).ok_or_else(|| self.missing_or_bad(&key, "a number"))
-    }
-
-    fn missing_or_bad(&self, key: &str, wanted: &str) -> ModelError {
-        missing_or_bad(self.meta, key, wanted)
-    }
-
-    /// What would change the result and is not computed is refused, never ignored.
-    fn refuse_unsupported(&self) -> Result<(), ModelError> {
-        for (key, harmless) in UNSUPPORTED {
-            let name = self.name(key);
-            let Some(value) = self.meta.get(&name) else { continue };
-            let is_harmless = match harmless {
-                Harmless::Text(text) => self.meta.str(&name) == Some(*text),
-                Harmless::Number(number) => self.meta.f32(&name) == Some(*number),
-                Harmless::Bool(flag) => self.meta.bool(&name) == Some(*flag),
-            };
-            if !is_harmless {
-                return Err(ModelError::UnsupportedFeature { key: name, value: shown(value) });
+        Ok(rows) if rows > 0 && rows <= limits::VOCABULARY => {
+            match gguf.metadata().strings("tokenizer.ggml.tokens").map(<[_]>::len) {
+                Some(tokens) if tokens != rows => bad(format!("{rows} rows, but the vocabulary has {tokens} tokens")),
+                _ => Ok(rows),
             }
         }
-        // A window as long as the context hides nothing.
-        let window = self.name("attention.sliding_window");
-        match (self.meta.u64(&window), self.meta.u64(&self.name("context_length"))) {
-            (Some(size), Some(context)) if size > 0 && size < context => {
-                Err(ModelError::UnsupportedFeature { key: window, value: size.to_string() })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The value of a key that leaves the plain forward pass as it is.
-enum Harmless {
-    Text(&'static str),
-    Number(f32),
-    Bool(bool),
-}
-
-/// Keys of an architecture that ask for something which the program does not compute, unless they have this value.
-const UNSUPPORTED: &[(&str, Harmless)] = &[
-    ("rope.scaling.type", Harmless::Text("none")),
-    ("rope.scaling.factor", Harmless::Number(1.0)),
-    ("rope.scale_linear", Harmless::Number(1.0)),
-    ("expert_count", Harmless::Number(0.0)),
-    ("attention.causal", Harmless::Bool(true)),
-    ("attention.scale", Harmless::Number(0.0)),
-    ("attention.clamp_kqv", Harmless::Number(0.0)),
-    ("attention.max_alibi_bias", Harmless::Number(0.0)),
-    ("attn_logit_softcapping", Harmless::Number(0.0)),
-    ("final_logit_softcapping", Harmless::Number(0.0)),
-    ("logit_scale", Harmless::Number(1.0)),
-    ("residual_scale", Harmless::Number(1.0)),
-    ("embedding_scale", Harmless::Number(1.0)),
-    ("use_parallel_residual", Harmless::Bool(false)),
-    ("pooling_type", Harmless::Number(0.0)),
-];
-
-/// Why a key cannot be read as what it should be.
-fn missing_or_bad(meta: &Metadata, key: &str, wanted: &str) -> ModelError {
-    match meta.get(key) {
-        None => ModelError::MissingKey { key: key.into() },
-        Some(value) => {
-            ModelError::BadValue { key: key.into(), why: format!("{}, where {wanted} is wanted", shown(value)) }
-        }
-    }
-}
-
-/// A value in an error line.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => format!("'{}'", text.escape_debug().take(40).collect::<String>()),
-        Value::Array(_) => "an array".into(),
-        other => format!("{other:?}"),
+        _ => bad(format!("{rows} rows, 1 to {} allowed", limits::VOCABULARY)),
     }
 }

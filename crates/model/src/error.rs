@@ -8,6 +8,8 @@ pub enum ModelError {
     UnknownArchitecture { architecture: String, known: String },
     #[error("the file has no metadata key '{key}', which its architecture needs")]
     MissingKey { key: String },
+    #[error("'{key}' is {found}, where {wanted} is wanted")]
+    WrongType { key: String, found: String, wanted: &'static str },
     #[error("'{key}' has a value that makes no model: {why}")]
     BadValue { key: String, why: String },
     #[error("'{key}' = {value} is not supported yet")]
@@ -16,8 +18,8 @@ pub enum ModelError {
     MissingTensor { tensor: String },
     #[error("tensor '{tensor}' has type {ty}, which cannot be computed with yet")]
     UnsupportedType { tensor: String, ty: &'static str },
-    #[error("tensor '{tensor}' has shape {shape:?}, but the metadata call for [{cols}, {rows}]")]
-    WrongShape { tensor: String, shape: Vec<u64>, rows: usize, cols: usize },
+    #[error("tensor '{tensor}' has shape {shape:?}, but the metadata call for {wanted:?}")]
+    WrongShape { tensor: String, shape: Vec<u64>, wanted: Vec<u64> },
     #[error(
         "tensor '{tensor}' is not part of the architecture as it is computed here: running without it would be wrong"
     )]

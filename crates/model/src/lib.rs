@@ -10,17 +10,19 @@ mod build;
 mod config;
 mod error;
 pub mod limits;
+mod op;
 mod program;
 mod sampling;
 mod shard;
 mod step;
+mod weight;
 
 pub use backend::{Arith, Backend, BackendError};
-pub use config::{ARCHITECTURES, Config};
+pub use config::{Block, Config, Experts, FeedForward, GroupedQuery, Norms, Reach, architectures};
 pub use error::ModelError;
-pub use program::{
-    Buffer, BufferId, GroupId, KvGroup, Op, Program, Rope, RopeId, RopeStyle, Rows, Slice, Weight, WeightId,
-};
+pub use op::{Activation, ExpertGroups, ExpertMatrix, Gating, Op, Routes};
+pub use program::{Buffer, BufferId, Element, GroupId, KvGroup, Program, Rope, RopeId, RopeStyle, Rows, WeightId};
 pub use sampling::{CANDIDATES, Candidate, Sampling, Summary, draw};
 pub use shard::{MAX_RANKS, Shard, Split};
 pub use step::{BLOCK_TOKENS, Capacity, Row, Sequence, Step, StepError, StepOutput, Token};
+pub use weight::{Slice, Weight};

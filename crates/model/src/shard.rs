@@ -1,7 +1,7 @@
 //! Which part of every tensor a rank holds, and which splits are legal. Checked before any weight is read.
 
 use crate::{ModelError, Slice, Weight};
-use tombolo_gguf::{Gguf, TensorInfo};
+use tombolo_gguf::Gguf;
 
 /// Which of how many tensor-parallel ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,43 +86,70 @@ impl Split {
     }
 }
 
+/// What the architecture calls for under a tensor's name: `count` matrices `[cols, rows]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) count: usize,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    /// The rows are part of a tensor that holds several matrices' rows one after the other: the first row, rows in all.
+    pub(crate) part: Option<(usize, usize)>,
+    pub(crate) split: Split,
+}
+
+impl Wanted<'_> {
+    fn file_rows(&self) -> usize {
+        self.part.map_or(self.rows, |(_, all)| all)
+    }
+
+    /// The dims of the tensor, without those of 1 at the end. Values by row (a bias, say) have no dim of columns.
+    fn dims(&self) -> Vec<u64> {
+        let (rows, cols, count) = (self.file_rows() as u64, self.cols as u64, self.count as u64);
+        trimmed(&if self.cols == 1 { [rows, count, 1] } else { [cols, rows, count] })
+    }
+}
+
+fn trimmed(dims: &[u64]) -> Vec<u64> {
+    let len = dims.iter().rposition(|&d| d != 1).map_or(1, |last| last + 1);
+    dims[..len].to_vec()
+}
+
 /// A tensor of the file as a rank's weight: found, checked against the shape that the architecture calls for, sliced.
-pub(crate) fn weight(
-    gguf: &Gguf,
-    name: &str,
-    rows: usize,
-    cols: usize,
-    split: Split,
-    shard: Shard,
-) -> Result<Weight, ModelError> {
-    let info = gguf.tensor(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.to_string() })?;
-    let shape = matrix_shape(info);
-    if shape != Some((rows, cols)) {
-        return Err(ModelError::WrongShape { tensor: name.to_string(), shape: info.dims.clone(), rows, cols });
+pub(crate) fn weight(gguf: &Gguf, wanted: &Wanted, shard: Shard) -> Result<Weight, ModelError> {
+    let tensor = wanted.name.to_string();
+    let Some(info) = gguf.tensor(wanted.name) else { return Err(ModelError::MissingTensor { tensor }) };
+    if info.dims.is_empty() || trimmed(&info.dims) != wanted.dims() {
+        return Err(ModelError::WrongShape { tensor, shape: info.dims.clone(), wanted: wanted.dims() });
     }
-    if !info.ty.is_supported() {
-        return Err(ModelError::UnsupportedType { tensor: name.to_string(), ty: info.ty.name() });
+    let (ty, block) = (info.ty, info.ty.block_len());
+    // A column of one value cannot be read out of blocks.
+    if !ty.is_supported() || !wanted.cols.is_multiple_of(block) {
+        return Err(ModelError::UnsupportedType { tensor, ty: ty.name() });
     }
-    let block = info.ty.block_len();
-    let slice = split.slice(rows, cols, block, shard).ok_or_else(|| ModelError::IllegalSplit {
-        tensor: name.to_string(),
-        ty: info.ty.name(),
-        size: shard.size,
-        legal: Vec::new(),
-    })?;
+    let (rows, cols) = (wanted.rows, wanted.cols);
+    let Some(slice) = wanted.split.slice(rows, cols, block, shard) else {
+        return Err(ModelError::IllegalSplit { tensor, ty: ty.name(), size: shard.size, legal: Vec::new() });
+    };
     let (held_rows, held_cols) = match slice {
         Slice::Whole => (rows, cols),
         Slice::Rows { len, .. } => (len, cols),
         Slice::Cols { len, .. } => (rows, len),
     };
-    Ok(Weight { tensor: name.to_string(), ty: info.ty, rows: held_rows, cols: held_cols, file_cols: cols, slice })
-}
-
-/// `(rows, cols)`: a vector is one row.
-fn matrix_shape(info: &TensorInfo) -> Option<(usize, usize)> {
-    let at = |i: usize| usize::try_from(*info.dims.get(i).unwrap_or(&1)).ok();
-    match info.dims.len() {
-        1 | 2 => Some((at(1)?, at(0)?)),
-        _ => None,
-    }
+    let slice = match (slice, wanted.part) {
+        (Slice::Whole, Some((first, _))) => Slice::Rows { start: first, len: rows },
+        (Slice::Rows { start, len }, Some((first, _))) => Slice::Rows { start: first + start, len },
+        (slice, _) => slice,
+    };
+    Ok(Weight {
+        tensor,
+        ty,
+        first: 0,
+        count: wanted.count,
+        rows: held_rows,
+        cols: held_cols,
+        file_rows: wanted.file_rows(),
+        file_cols: cols,
+        slice,
+    })
 }

@@ -10,7 +10,17 @@ fn held(slice: Slice, rows: usize, cols: usize) -> Weight {
         Slice::Rows { len, .. } => (len, cols),
         Slice::Cols { len, .. } => (rows, len),
     };
-    Weight { tensor: "t".into(), ty: TensorType::Q8_0, rows: held_rows, cols: held_cols, file_cols: cols, slice }
+    Weight {
+        tensor: "t".into(),
+        ty: TensorType::Q8_0,
+        first: 0,
+        count: 1,
+        rows: held_rows,
+        cols: held_cols,
+        file_rows: rows,
+        file_cols: cols,
+        slice,
+    }
 }
 
 proptest! {

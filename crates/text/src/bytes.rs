@@ -43,12 +43,6 @@ const fn bytes() -> [i16; 0x144] {
     table
 }
 
-/// Spells `text`'s bytes in the alphabet, over what `out` held before.
-pub(crate) fn spell(text: &str, out: &mut String) {
-    out.clear();
-    out.extend(text.bytes().map(|b| CHARS[usize::from(b)]));
-}
-
 /// Appends the bytes that `token` spells. A character outside the alphabet stands for its own UTF-8.
 pub(crate) fn unspell(token: &str, out: &mut Vec<u8>) {
     for c in token.chars() {

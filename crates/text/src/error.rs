@@ -7,18 +7,12 @@ pub enum TextError {
     #[error("this file has no vocabulary (tokenizer.ggml.model is absent or `none`): give token ids instead of text")]
     NoVocabulary,
     /// The kind of tokenizer is not known here.
-    #[error("tokenizer.ggml.model `{model}` is not supported (supported: gpt2, that is byte-level BPE)")]
+    #[error("tokenizer.ggml.model `{model}` is not supported (supported: {supported})")]
     UnsupportedModel {
         /// What the file says.
         model: String,
-    },
-    /// The pre-tokenizer is not known here. Splitting text by a wrong rule would give wrong tokens silently.
-    #[error("tokenizer.ggml.pre `{pre}` is not supported (supported: {supported})")]
-    UnsupportedPre {
-        /// What the file says, empty if nothing.
-        pre: String,
-        /// The names that are supported.
-        supported: String,
+        /// The kinds that are supported.
+        supported: &'static str,
     },
     /// A key that the tokenizer needs is missing or has another type.
     #[error("metadata key `{key}` is missing or not {expected}")]
@@ -38,13 +32,29 @@ pub enum TextError {
         /// How many there may be.
         limit: usize,
     },
-    /// Tokens and their types are not equally many.
-    #[error("tokenizer.ggml.token_type has {types} entries for {tokens} tokens")]
-    TypesLength {
+    /// An array with an entry for every token has more or fewer.
+    #[error("{key} has {entries} entries for {tokens} tokens")]
+    Length {
+        /// The array's key.
+        key: &'static str,
+        /// Its entries.
+        entries: usize,
         /// Entries of `tokenizer.ggml.tokens`.
         tokens: usize,
-        /// Entries of `tokenizer.ggml.token_type`.
-        types: usize,
+    },
+    /// A token's score is not a number.
+    #[error("token {id} has a score that is not a number")]
+    Score {
+        /// The token.
+        id: u32,
+    },
+    /// A token that stands for a byte does not say which.
+    #[error("token {id} ({spelling:?}) should be a byte, spelled as <0x00> to <0xFF>")]
+    ByteToken {
+        /// The token.
+        id: u32,
+        /// Its spelling, cut short if long.
+        spelling: String,
     },
     /// A token's type is none of 1 to 6.
     #[error("token {id} has type {ty}; types are 1 to 6")]
@@ -103,6 +113,22 @@ pub enum TextError {
     TemplateFuel {
         /// The budget it had.
         fuel: u64,
+    },
+}
+
+/// Something in a file that works, but not as its makers meant. It is there for whoever loads the file to show.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextWarning {
+    /// The rule by which text is cut into words is not known here, or the file does not name it.
+    #[error(
+        "tokenizer.ggml.pre `{pre}` is not known: text is cut into words as for `{used}`, so some of it can become other \
+         tokens than the model was trained on, and answers can be worse"
+    )]
+    UnknownPre {
+        /// What the file says, empty if nothing.
+        pre: String,
+        /// The rule that is used instead.
+        used: &'static str,
     },
 }
 

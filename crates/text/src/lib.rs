@@ -6,19 +6,23 @@
 //! Not here: reading the file (`gguf`), and requests, stops or streaming (`engine` and above).
 #![forbid(unsafe_code)]
 
+mod byte_level;
 mod bytes;
 mod clock;
 mod error;
 mod json;
 pub mod limits;
+mod matcher;
+mod merge;
 mod meter;
 mod pre;
+mod sentencepiece;
 mod stream;
 mod template;
 mod tokenizer;
 mod vocabulary;
 
-pub use error::TextError;
+pub use error::{TextError, TextWarning};
 pub use stream::DecodeStream;
 pub use template::{ChatTemplate, Message};
 pub use tokenizer::Tokenizer;

@@ -1,16 +1,15 @@
-//! Text to tokens and back: byte-level BPE. The `tokenizers` crate merges; what surrounds it is here, so that control
-//! tokens cannot come out of plain text and no text takes more than linear time to cut.
+//! Text to tokens and back. How a text is merged is in `byte_level` and `sentencepiece`; what surrounds it is here, so
+//! that control tokens cannot come out of plain text.
 
-use ahash::AHashMap;
-use aho_corasick::{AhoCorasick, MatchKind};
-use tokenizers::Model;
-use tokenizers::models::bpe::BPE;
 use tombolo_gguf::Metadata;
-use unicode_normalization::{UnicodeNormalization, is_nfc};
 
-use crate::pre::{Pass, Pre};
-use crate::vocabulary::{Kind, Special, Vocabulary};
-use crate::{DecodeStream, TextError, bytes, limits};
+use crate::byte_level::ByteLevel;
+use crate::matcher::Matcher;
+use crate::merge::Merger;
+use crate::pre::Pre;
+use crate::sentencepiece::{SPACE, SentencePiece};
+use crate::vocabulary::{Kind, Special, Vocabulary, byte_of};
+use crate::{DecodeStream, TextError, TextWarning, bytes, limits};
 
 /// Tokens that end a turn or a text in some family of models, by spelling: files often name only one of theirs.
 const END_TOKENS: &[&str] = &[
@@ -19,16 +18,25 @@ const END_TOKENS: &[&str] = &[
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",
+    "<|return|>",
+    "<|call|>",
     "<end_of_turn>",
+    "<EOT>",
+    "<|EOT|>",
     "<｜end▁of▁sentence｜>",
 ];
+/// Phi's end of a turn; in vocabularies that have [`END_OF_CHANNEL`]'s others it only ends a part of one.
+const END: &str = "<|end|>";
+/// Harmony's end of a turn, where [`END`] is not.
+const END_OF_CHANNEL: &str = "<|return|>";
+
+/// The kinds of `tokenizer.ggml.model` that are known, for messages.
+const MODELS: &str = "gpt2, llama, gemma4";
 
 /// A tokenizer as a model file describes it.
 #[derive(Debug)]
 pub struct Tokenizer {
-    bpe: BPE,
-    passes: Vec<Pass>,
-    composes: bool,
+    model: Model,
     kinds: Vec<Kind>,
     /// The bytes of all tokens, one after the other.
     pieces: Vec<u8>,
@@ -38,43 +46,71 @@ pub struct Tokenizer {
     added: Matcher,
     /// Those and the control tokens.
     added_and_control: Matcher,
+    /// Whether control tokens swallow the white space behind them.
+    strips_behind_control: bool,
     special: Special,
     adds_bos: bool,
     ends: Vec<u32>,
+    warnings: Vec<TextWarning>,
+}
+
+/// How text between special tokens is merged.
+#[derive(Debug)]
+enum Model {
+    ByteLevel(ByteLevel),
+    SentencePiece(SentencePiece),
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a model file: `tokenizer.ggml.model` `gpt2` with one of the pre-tokenizers `smollm`,
-    /// `llama-bpe` (also `llama3`, `llama-v3`) and `qwen2`.
+    /// Reads the tokenizer of a model file: by `tokenizer.ggml.model` byte-level BPE (`gpt2`, cut as
+    /// `tokenizer.ggml.pre` says) or SentencePiece (`llama`, by scores; `gemma4`, by merges).
     ///
     /// # Errors
-    /// [`TextError::NoVocabulary`] if the file has none; another kind if it is unsupported or its counts, ids or merges
-    /// do not fit together.
+    /// [`TextError::NoVocabulary`] if the file has none; another kind if it is unsupported or its counts, ids, scores or
+    /// merges do not fit together. What works, but may not be as meant, is in [`warnings`](Self::warnings).
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, TextError> {
-        match metadata.str("tokenizer.ggml.model") {
+        let (is_bytes, is_scored) = match metadata.str("tokenizer.ggml.model") {
             None | Some("none" | "no_vocab" | "") => return Err(TextError::NoVocabulary),
-            Some("gpt2") => {}
-            Some(other) => return Err(TextError::UnsupportedModel { model: crate::error::shorten(other) }),
-        }
-        let pre = Pre::from_name(metadata.str("tokenizer.ggml.pre").unwrap_or(""))?;
+            Some("gpt2") => (true, false),
+            Some("llama") => (false, true),
+            Some("gemma4") => (false, false),
+            Some(other) => {
+                let model = crate::error::shorten(other);
+                return Err(TextError::UnsupportedModel { model, supported: MODELS });
+            }
+        };
         let vocabulary = Vocabulary::read(metadata)?;
-        let (pieces, starts) = spell_out(&vocabulary)?;
+        let (mut adds_bos, mut warnings) = (is_scored, Vec::new());
+        let model = if is_bytes {
+            let pre = pre(metadata, &mut warnings);
+            adds_bos = pre.adds_bos();
+            Model::ByteLevel(ByteLevel::new(&vocabulary, &vocabulary.merges(metadata)?, pre)?)
+        } else if is_scored {
+            let prefix = metadata.bool("tokenizer.ggml.add_space_prefix").unwrap_or(true);
+            Model::SentencePiece(SentencePiece::by_scores(&vocabulary, &vocabulary.scores(metadata)?, prefix)?)
+        } else {
+            Model::SentencePiece(SentencePiece::by_merges(&vocabulary, &vocabulary.merges(metadata)?)?)
+        };
+        let (pieces, starts) = spell_out(&vocabulary, is_bytes)?;
         let special = vocabulary.special.clone();
         Ok(Self {
-            bpe: bpe(&vocabulary, pre)?,
-            passes: pre.passes()?,
-            composes: pre.composes(),
+            model,
             pieces,
             starts,
             added: Matcher::new(&vocabulary, |kind| kind == Kind::UserDefined)?,
-            added_and_control: Matcher::new(&vocabulary, |kind| {
-                matches!(kind, Kind::UserDefined | Kind::Control | Kind::Unknown)
-            })?,
-            adds_bos: metadata.bool("tokenizer.ggml.add_bos_token").unwrap_or(pre.adds_bos()),
+            added_and_control: Matcher::new(&vocabulary, |kind| kind == Kind::UserDefined || kind.is_control())?,
+            strips_behind_control: is_scored && metadata.str("general.architecture") == Some("phi3"),
+            adds_bos: metadata.bool("tokenizer.ggml.add_bos_token").unwrap_or(adds_bos),
             ends: ends(&vocabulary, &special),
             kinds: vocabulary.kinds,
             special,
+            warnings,
         })
+    }
+
+    /// What of the file works, but may not be as its makers meant: to be shown to whoever loads it.
+    pub fn warnings(&self) -> &[TextWarning] {
+        &self.warnings
     }
 
     /// How many tokens there are; ids are below.
@@ -98,13 +134,21 @@ impl Tokenizer {
         }
         let matcher = if special { &self.added_and_control } else { &self.added };
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
-        let mut at = 0;
+        let mut merger = Merger::default();
+        let (mut at, mut first) = (0, true);
         for (start, end, id) in matcher.find(text) {
-            self.encode_plain(&text[at..start], &mut ids)?;
+            // White space that a control token swallowed can hold a token of its own.
+            if start < at {
+                continue;
+            }
+            self.encode_plain(&text[at..start], first, &mut merger, &mut ids);
             ids.push(id);
-            at = end;
+            (at, first) = (end, true);
+            if self.strips_behind_control && self.is_control(id) {
+                at = text.len() - text[end..].trim_ascii_start().len();
+            }
         }
-        self.encode_plain(&text[at..], &mut ids)?;
+        self.encode_plain(&text[at..], first, &mut merger, &mut ids);
         Ok(ids)
     }
 
@@ -113,12 +157,23 @@ impl Tokenizer {
         self.special.bos.filter(|_| self.adds_bos)
     }
 
-    /// The text of `tokens`, without control tokens. Bytes that are no UTF-8 become U+FFFD; an id outside the
-    /// vocabulary is nothing.
+    /// The text of `tokens`, without control tokens, as it goes on from a text before it. Bytes that are no UTF-8 become
+    /// U+FFFD; an id outside the vocabulary is nothing.
     pub fn decode(&self, tokens: &[u32]) -> String {
         let shown = tokens.iter().filter(|id| !self.is_control(**id));
         let bytes: Vec<u8> = shown.flat_map(|id| self.piece(*id)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The text of `tokens` that are a text from its beginning: [`decode`](Self::decode) without the space that some
+    /// vocabularies put before it.
+    pub fn decode_whole(&self, tokens: &[u32]) -> String {
+        let mut text = self.decode(tokens);
+        let is_prefixed = matches!(&self.model, Model::SentencePiece(model) if model.adds_prefix());
+        if is_prefixed && text.starts_with(' ') {
+            text.remove(0);
+        }
+        text
     }
 
     /// The bytes of one token, control tokens by their spelling; empty for an id outside the vocabulary.
@@ -132,7 +187,7 @@ impl Tokenizer {
 
     /// Whether a token steers the model and is not shown to people.
     pub fn is_control(&self, token: u32) -> bool {
-        matches!(self.kinds.get(token as usize), Some(Kind::Control | Kind::Unknown))
+        self.kinds.get(token as usize).is_some_and(|kind| kind.is_control())
     }
 
     /// Whether the model ends its turn or its text with this token.
@@ -160,65 +215,43 @@ impl Tokenizer {
         String::from_utf8_lossy(self.piece(token)).into_owned()
     }
 
-    /// Encodes text between special tokens.
-    fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
-        if text.is_empty() {
-            return Ok(());
+    /// Encodes text between special tokens; with `first`, text at the beginning or behind such a token.
+    fn encode_plain(&self, text: &str, first: bool, merger: &mut Merger, ids: &mut Vec<u32>) {
+        match &self.model {
+            Model::ByteLevel(model) => model.encode(text, merger, ids),
+            Model::SentencePiece(model) => model.encode(text, first, merger, ids),
         }
-        if self.composes && !is_nfc(text) {
-            let composed: String = text.nfc().collect();
-            return self.encode_pieces(&composed, &self.passes, &mut String::new(), ids);
-        }
-        self.encode_pieces(text, &self.passes, &mut String::new(), ids)
-    }
-
-    /// Cuts `text` by the first of `passes`, its pieces by the rest, and merges within what is left.
-    fn encode_pieces(
-        &self,
-        text: &str,
-        passes: &[Pass],
-        spelled: &mut String,
-        ids: &mut Vec<u32>,
-    ) -> Result<(), TextError> {
-        let Some((pass, rest)) = passes.split_first() else {
-            bytes::spell(text, spelled);
-            let tokens = self.bpe.tokenize(spelled).map_err(|e| TextError::Tokenizer(e.to_string()))?;
-            ids.extend(tokens.iter().map(|token| token.id));
-            return Ok(());
-        };
-        pass.pieces(text, &mut |piece| self.encode_pieces(piece, rest, spelled, ids))
     }
 }
 
-/// The merging model. Control tokens are not part of it, so that no text spells one, unless merges are made of them.
-fn bpe(vocabulary: &Vocabulary<'_>, pre: Pre) -> Result<BPE, TextError> {
-    let spelling = |id: u32| vocabulary.tokens[id as usize].clone();
-    let mut merged = vec![false; vocabulary.tokens.len()];
-    for id in vocabulary.merges.iter().flatten() {
-        merged[*id as usize] = true;
-    }
-    let merges = vocabulary.merges.iter().map(|[left, right, _]| (spelling(*left), spelling(*right))).collect();
-    let textual = |id: u32| match vocabulary.kinds[id as usize] {
-        Kind::Control | Kind::Unknown => merged[id as usize],
-        _ => true,
-    };
-    let ids = vocabulary.ids.iter().filter(|(_, id)| textual(**id));
-    let ids: AHashMap<String, u32> = ids.map(|(spelling, id)| ((*spelling).to_owned(), *id)).collect();
-    BPE::builder()
-        .vocab_and_merges(ids, merges)
-        .ignore_merges(pre.ignores_merges())
-        .build()
-        .map_err(|e| TextError::Tokenizer(e.to_string()))
+/// The rule that the file names, or what stands in for it, with a warning.
+fn pre(metadata: &Metadata, warnings: &mut Vec<TextWarning>) -> Pre {
+    let name = metadata.str("tokenizer.ggml.pre").unwrap_or("");
+    Pre::from_name(name).unwrap_or_else(|| {
+        let (used, rule) = Pre::fallback();
+        warnings.push(TextWarning::UnknownPre { pre: crate::error::shorten(name), used });
+        rule
+    })
 }
 
 /// The bytes of all tokens, and where each starts.
-fn spell_out(vocabulary: &Vocabulary<'_>) -> Result<(Vec<u8>, Vec<u32>), TextError> {
-    let (mut pieces, mut starts) = (Vec::new(), vec![0]);
-    for (token, kind) in vocabulary.tokens.iter().zip(&vocabulary.kinds) {
-        match (kind, byte_token(token)) {
-            (Kind::Byte, Some(byte)) => pieces.push(byte),
-            (Kind::Normal | Kind::Unused | Kind::Byte, _) => bytes::unspell(token, &mut pieces),
-            (Kind::Control | Kind::UserDefined | Kind::Unknown, _) => pieces.extend_from_slice(token.as_bytes()),
+fn spell_out(vocabulary: &Vocabulary<'_>, is_bytes: bool) -> Result<(Vec<u8>, Vec<u32>), TextError> {
+    let (mut pieces, mut starts) = (Vec::new(), Vec::with_capacity(vocabulary.tokens.len() + 1));
+    starts.push(0);
+    for ((id, token), kind) in (0u32..).zip(vocabulary.tokens).zip(&vocabulary.kinds) {
+        match kind {
+            Kind::Byte => match byte_of(id, token) {
+                Ok(byte) => pieces.push(byte),
+                Err(_) => bytes::unspell(token, &mut pieces),
+            },
+            Kind::Normal | Kind::Unused if is_bytes => bytes::unspell(token, &mut pieces),
+            Kind::Normal | Kind::Unused => {
+                for (at, part) in token.split(SPACE).enumerate() {
+                    pieces.extend_from_slice(if at > 0 { b" " } else { b"" });
+                    pieces.extend_from_slice(part.as_bytes());
+                }
+            }
+            Kind::UserDefined | Kind::Control | Kind::Unknown => pieces.extend_from_slice(token.as_bytes()),
         }
         let too_many =
             |_| TextError::TooMany { what: "all tokens, bytes", count: pieces.len(), limit: u32::MAX as usize };
@@ -227,44 +260,18 @@ fn spell_out(vocabulary: &Vocabulary<'_>) -> Result<(Vec<u8>, Vec<u32>), TextErr
     Ok((pieces, starts))
 }
 
-/// The byte of a token spelled `<0x41>`.
-fn byte_token(token: &str) -> Option<u8> {
-    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)
-}
-
 fn ends(vocabulary: &Vocabulary<'_>, special: &Special) -> Vec<u32> {
     let named = [special.eos, special.eot, special.eom].into_iter().flatten();
-    let known = END_TOKENS.iter().filter_map(|spelling| vocabulary.ids.get(spelling).copied());
-    let mut ends: Vec<u32> = named.chain(known).collect();
+    // Text that merely spells an end, as a token that is shown, ends nothing.
+    let by_spelling = |spelling: &&str| {
+        let id = vocabulary.ids.get(*spelling).copied()?;
+        let kind = vocabulary.kinds[id as usize];
+        (kind.is_control() || kind == Kind::UserDefined).then_some(id)
+    };
+    let known = END_TOKENS.iter().filter_map(by_spelling);
+    let end = if vocabulary.ids.contains_key(END_OF_CHANNEL) { None } else { by_spelling(&END) };
+    let mut ends: Vec<u32> = named.chain(known).chain(end).collect();
     ends.sort_unstable();
     ends.dedup();
     ends
-}
-
-/// Finds tokens by their spelling, the longest at the leftmost place.
-#[derive(Debug)]
-struct Matcher {
-    /// None where there is nothing to find.
-    automaton: Option<AhoCorasick>,
-    ids: Vec<u32>,
-}
-
-impl Matcher {
-    fn new(vocabulary: &Vocabulary<'_>, wanted: impl Fn(Kind) -> bool) -> Result<Self, TextError> {
-        let tokens = (0u32..).zip(vocabulary.tokens).zip(&vocabulary.kinds);
-        let found = tokens.filter(|((_, token), kind)| wanted(**kind) && !token.is_empty());
-        let (ids, spellings): (Vec<u32>, Vec<&String>) = found.map(|(token, _)| token).unzip();
-        if ids.is_empty() {
-            return Ok(Self { automaton: None, ids });
-        }
-        let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&spellings);
-        Ok(Self { automaton: Some(automaton.map_err(|e| TextError::Tokenizer(e.to_string()))?), ids })
-    }
-
-    /// Start, end and id of what is found.
-    fn find(&self, text: &str) -> impl Iterator<Item = (usize, usize, u32)> {
-        let found = self.automaton.iter().flat_map(move |a| a.find_iter(text.as_bytes()));
-        found.map(|m| (m.start(), m.end(), self.ids[m.pattern().as_usize()]))
-    }
 }

@@ -1,5 +1,5 @@
 //! The vocabulary as the file gives it, checked: tokens and their types, merges, and the ids with a meaning.
-//! How a text becomes tokens is not here but in `tokenizer`.
+//! How a text becomes tokens is not here but in `byte_level` and `sentencepiece`.
 
 use ahash::AHashMap;
 use tombolo_gguf::{Metadata, Value};
@@ -17,10 +17,16 @@ pub(crate) enum Kind {
     /// Added to the vocabulary by hand: always matched verbatim, shown.
     UserDefined,
     Unused,
+    /// Stands for one byte that no other token spells.
     Byte,
 }
 
 impl Kind {
+    /// Whether a token steers the model and is not shown to people.
+    pub(crate) fn is_control(self) -> bool {
+        matches!(self, Self::Control | Self::Unknown)
+    }
+
     fn from_id(id: i64) -> Option<Self> {
         Some(match id {
             1 => Self::Normal,
@@ -46,8 +52,6 @@ pub(crate) struct Vocabulary<'f> {
     pub(crate) kinds: Vec<Kind>,
     /// Ids by spelling. Tokens without one are left out.
     pub(crate) ids: AHashMap<&'f str, u32>,
-    /// Merges, best first.
-    pub(crate) merges: Vec<Merge>,
     /// Ids with a meaning.
     pub(crate) special: Special,
 }
@@ -64,25 +68,47 @@ pub(crate) struct Special {
 }
 
 impl<'f> Vocabulary<'f> {
-    /// Reads and checks what byte-level BPE needs.
+    /// Reads and checks what every kind of tokenizer has.
     pub(crate) fn read(metadata: &'f Metadata) -> Result<Self, TextError> {
         let tokens = metadata
             .strings("tokenizer.ggml.tokens")
             .ok_or(TextError::Key { key: "tokenizer.ggml.tokens", expected: "an array of strings" })?;
         at_most("tokenizer.ggml.tokens, entries", tokens.len(), limits::VOCABULARY_TOKENS_MAX)?;
         let ids = ids_by_spelling(tokens)?;
-        Ok(Self {
-            tokens,
-            kinds: kinds(metadata, tokens.len())?,
-            merges: merges(metadata, &ids)?,
-            ids,
-            special: Special::read(metadata, tokens.len())?,
-        })
+        Ok(Self { tokens, kinds: kinds(metadata, tokens.len())?, ids, special: Special::read(metadata, tokens.len())? })
+    }
+
+    /// The merges, best first.
+    pub(crate) fn merges(&self, metadata: &Metadata) -> Result<Vec<Merge>, TextError> {
+        merges(metadata, &self.ids)
+    }
+
+    /// The score of every token.
+    pub(crate) fn scores(&self, metadata: &Metadata) -> Result<Vec<f32>, TextError> {
+        const KEY: &str = "tokenizer.ggml.scores";
+        let scores = metadata.f32s(KEY).ok_or(TextError::Key { key: KEY, expected: "an array of numbers" })?;
+        same_length(KEY, scores.len(), self.tokens.len())?;
+        match (0u32..).zip(&scores).find(|(_, score)| score.is_nan()) {
+            Some((id, _)) => Err(TextError::Score { id }),
+            None => Ok(scores),
+        }
     }
 }
 
 fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), TextError> {
     if count > limit { Err(TextError::TooMany { what, count, limit }) } else { Ok(()) }
+}
+
+fn same_length(key: &'static str, entries: usize, tokens: usize) -> Result<(), TextError> {
+    if entries == tokens { Ok(()) } else { Err(TextError::Length { key, entries, tokens }) }
+}
+
+/// The byte that token `id` stands for, spelled `<0x41>`.
+pub(crate) fn byte_of(id: u32, token: &str) -> Result<u8, TextError> {
+    let digits = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    let digits = digits.filter(|d| d.len() == 2 && d.bytes().all(|b| b.is_ascii_hexdigit()));
+    let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    byte.ok_or_else(|| TextError::ByteToken { id, spelling: shorten(token) })
 }
 
 fn ids_by_spelling(tokens: &[String]) -> Result<AHashMap<&str, u32>, TextError> {
@@ -105,9 +131,7 @@ fn kinds(metadata: &Metadata, tokens: usize) -> Result<Vec<Kind>, TextError> {
         return Ok(vec![Kind::Normal; tokens]);
     }
     let types = metadata.i64s(KEY).ok_or(TextError::Key { key: KEY, expected: "an array of integers" })?;
-    if types.len() != tokens {
-        return Err(TextError::TypesLength { tokens, types: types.len() });
-    }
+    same_length(KEY, types.len(), tokens)?;
     let kind = |(id, ty)| Kind::from_id(ty).ok_or(TextError::TokenType { id, ty });
     (0u32..).zip(types).map(kind).collect()
 }

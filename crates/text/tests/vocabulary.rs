@@ -65,12 +65,15 @@ fn faults_are_named() {
     const EOS: &str = "tokenizer.ggml.eos_token_id";
     let string = |s: &str| Some(Value::String(s.into()));
     let types = |t: &[i32]| Some(Value::Array(Array::I32(t.to_vec())));
-    let cases: [(&'static str, Option<Value>, &str); 19] = [
+    let cases: [(&'static str, Option<Value>, &str); 18] = [
         ("tokenizer.ggml.model", None, "this file has no vocabulary"),
         ("tokenizer.ggml.model", string("none"), "this file has no vocabulary"),
-        ("tokenizer.ggml.model", string("llama"), "tokenizer.ggml.model `llama` is not supported (supported: gpt2"),
-        ("tokenizer.ggml.pre", None, "tokenizer.ggml.pre `` is not supported (supported: smollm, llama-bpe"),
-        ("tokenizer.ggml.pre", string("glm9"), "tokenizer.ggml.pre `glm9` is not supported"),
+        (
+            "tokenizer.ggml.model",
+            string("bert"),
+            "tokenizer.ggml.model `bert` is not supported (supported: gpt2, llama",
+        ),
+        ("tokenizer.ggml.model", string("llama"), "metadata key `tokenizer.ggml.scores` is missing or not an array of"),
         (TOKENS, None, "metadata key `tokenizer.ggml.tokens` is missing or not an array of strings"),
         (TOKENS, types(&[1]), "metadata key `tokenizer.ggml.tokens` is missing or not"),
         (TOKENS, Some(strings(&["a", "b", "ab", "abb", "e", "a", ""])), "tokens 0 and 5 are both spelled \"a\""),

@@ -1,16 +1,23 @@
 //! The chat of `tombolo run` without a prompt: lines from the terminal, answers with the conversation so far in the
-//! context.
+//! context. The line editor is rustyline; what is drawn and computed is [`Session`]'s.
 
 use crate::commands::run::{Session, rendered};
-use crate::error::{Error, input};
+use crate::error::{Error, failure, input};
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::output;
-use std::io::{BufRead, Write};
+use rustyline::error::ReadlineError;
+use rustyline::{DefaultEditor, config};
 use std::process::ExitCode;
 use tombolo_text::{ChatTemplate, Message, Tokenizer};
 
-/// A terminal hands over this much of a line at most, without its end, and drops the rest.
-const TERMINAL_LINE_BYTES: usize = 4095;
+const HELP: &str = "\
+/help           this list
+/again          answer the last message anew
+/system [TEXT]  set the system message, or take it away; the conversation starts anew
+/clear          forget the conversation
+/exit, Ctrl-D   end the chat
+Ctrl-C          end the answer that is being written
+Everything else is a message. The arrow keys bring earlier ones back.";
 
 /// One side of the conversation speaks.
 pub(crate) fn message(role: &str, content: &str) -> Message {
@@ -38,27 +45,62 @@ impl<'a> Chat<'a> {
 
     /// Talks until the input ends.
     pub(crate) fn talk(&mut self) -> Result<ExitCode, Error> {
-        output::say(
-            "Write a message; /clear forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C ends an answer.",
-        );
-        let first = self.messages.len();
+        output::say("Write a message; /help lists what else there is.");
+        let settings = config::Builder::new().auto_add_history(true).build();
+        let mut editor = DefaultEditor::with_config(settings).map_err(terminal)?;
         loop {
-            let Some(line) = ask()? else { return Ok(ExitCode::SUCCESS) };
-            let Line::Whole(line) = line else {
-                input(format!(
-                    "the terminal cut this line at {TERMINAL_LINE_BYTES} bytes, so it was not sent: give long texts in a \
-                     file on standard input"
-                ))
-                .print();
-                continue;
+            let line = match editor.readline("> ") {
+                Ok(line) => line,
+                Err(ReadlineError::Eof) => return Ok(ExitCode::SUCCESS),
+                Err(ReadlineError::Interrupted) => {
+                    output::say("/exit or Ctrl-D ends the chat");
+                    continue;
+                }
+                Err(error) => return Err(terminal(error)),
             };
-            match line.trim() {
+            if line.len() > MESSAGE_BYTES_MAX {
+                input(format!("a message has at most {MESSAGE_BYTES_MAX} bytes")).print();
+                continue;
+            }
+            let line = line.trim();
+            let (command, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            match command {
                 "" => {}
                 "/exit" => return Ok(ExitCode::SUCCESS),
-                "/clear" => self.messages.truncate(first),
-                text => self.reply(text)?,
+                "/help" => output::say(HELP),
+                "/clear" => self.forget(),
+                "/system" => self.set_system(rest.trim()),
+                "/again" => self.again()?,
+                unknown if is_command(unknown) => {
+                    input(format!("there is no {}: /help lists what there is", output::one_line(unknown))).print();
+                }
+                _ => self.reply(line)?,
             }
         }
+    }
+
+    /// Keeps the system message only.
+    fn forget(&mut self) {
+        self.messages.retain(|m| m.role == "system");
+    }
+
+    fn set_system(&mut self, text: &str) {
+        self.messages.clear();
+        if !text.is_empty() {
+            self.messages.push(message("system", text));
+        }
+    }
+
+    /// Takes the last answer back and asks again. With sampling it comes out otherwise: the draw goes on from a new seed.
+    fn again(&mut self) -> Result<(), Error> {
+        let Some(asked) = self.messages.iter().rposition(|m| m.role == "user") else {
+            input("nothing was asked yet").print();
+            return Ok(());
+        };
+        let text = self.messages[asked].content.clone();
+        self.messages.truncate(asked);
+        self.session.sampling.seed = self.session.sampling.seed.wrapping_add(1);
+        self.reply(&text)
     }
 
     /// Answers one message. What does not fit the context is refused, and the conversation stays as it was; so it does
@@ -88,34 +130,22 @@ impl<'a> Chat<'a> {
     }
 }
 
-/// A line from the terminal.
-enum Line {
-    Whole(String),
-    /// The terminal has probably dropped its end.
-    Cut,
+/// `/word`: a message may well begin with a path or a fraction.
+fn is_command(word: &str) -> bool {
+    word.strip_prefix('/').is_some_and(|name| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase()))
 }
 
-/// The next line; `None` where the input ended.
-fn ask() -> Result<Option<Line>, Error> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(b"> ").and_then(|()| out.flush())?;
-    drop(out);
-    let mut line = Vec::new();
-    let mut stdin = std::io::stdin().lock();
-    loop {
-        let chunk = stdin.fill_buf().map_err(|e| input(format!("standard input: {e}")))?;
-        let end = chunk.iter().position(|&b| b == b'\n');
-        let taken = end.map_or(chunk.len(), |n| n + 1);
-        line.extend_from_slice(&chunk[..taken]);
-        let is_over = end.is_some() || chunk.is_empty();
-        stdin.consume(taken);
-        if line.len() > MESSAGE_BYTES_MAX {
-            return Err(input(format!("a message has at most {MESSAGE_BYTES_MAX} bytes")));
-        }
-        if is_over {
-            let is_cut = line.strip_suffix(b"\n").is_some_and(|text| text.len() == TERMINAL_LINE_BYTES);
-            let whole = || Line::Whole(String::from_utf8_lossy(&line).into_owned());
-            return Ok((!line.is_empty()).then(|| if is_cut { Line::Cut } else { whole() }));
-        }
+fn terminal(error: ReadlineError) -> Error {
+    failure(format!("the terminal: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_command;
+
+    #[test]
+    fn paths_are_no_commands() {
+        assert!(is_command("/quit"));
+        assert!(!is_command("/etc/passwd") && !is_command("/") && !is_command("1/2") && !is_command("/2"));
     }
 }

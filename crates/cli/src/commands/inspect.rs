@@ -1,5 +1,7 @@
 //! `tombolo inspect`: what is in a GGUF file, and into how many parts it can be split.
 
+mod split;
+
 use crate::error::{Error, failure};
 use crate::limits::LINE_CHARS_MAX;
 use crate::load;
@@ -40,6 +42,8 @@ struct Inspection {
     parameters: u64,
     metadata: Vec<(String, String)>,
     types: Vec<TypeRow>,
+    roles: Vec<split::Role>,
+    ranks: Vec<split::Size>,
     /// `None`: not a model that can run here, and `model_fault` says why.
     tensor_parallel_sizes: Option<Vec<usize>>,
     model_fault: Option<String>,
@@ -93,6 +97,11 @@ fn inspect(gguf: &Gguf, args: &InspectArgs) -> Inspection {
         _ => None,
     };
     let tensors = gguf.tensors().iter().filter(|_| args.tensors);
+    let legal = sizes.clone().unwrap_or_default();
+    let (roles, ranks) = match &config {
+        Ok(config) => (split::roles(gguf, config, &legal), split::sizes(gguf, config, &legal)),
+        Err(_) => Default::default(),
+    };
     Inspection {
         file: args.file.display().to_string(),
         version: gguf.version(),
@@ -100,6 +109,8 @@ fn inspect(gguf: &Gguf, args: &InspectArgs) -> Inspection {
         parameters: gguf.tensors().iter().map(|t| parameters(&t.dims)).sum(),
         metadata: gguf.metadata().iter().map(|(key, value)| (key.to_string(), short(value))).collect(),
         types: types(gguf),
+        roles,
+        ranks,
         tensor_parallel_sizes: sizes.filter(|sizes| !sizes.is_empty()),
         model_fault: fault.map(|fault| output::shortened(&fault, LINE_CHARS_MAX)),
         tokenizer: output::shortened(&tokenizer(gguf), LINE_CHARS_MAX),
@@ -201,16 +212,19 @@ fn print(i: &Inspection, out: &mut impl Write) -> std::io::Result<()> {
         let (count, size) = (output::parameters(row.parameters), output::bytes(row.bytes));
         writeln!(out, "  {:<8} {:>8} {count:>13} {size:>13}{note}", row.ty, row.tensors)?;
     }
+    if !i.roles.is_empty() && i.tensors.is_empty() {
+        split::print_roles(&i.roles, out)?;
+    }
     for tensor in &i.tensors {
         writeln!(out, "  {:<8} {:>13}  {} {:?}", tensor.ty, tensor.bytes, output::one_line(&tensor.name), tensor.dims)?;
     }
     writeln!(out, "\nparameters  {}", output::parameters(i.parameters))?;
     writeln!(out, "tokenizer   {}", output::one_line(&i.tokenizer))?;
-    match (&i.tensor_parallel_sizes, &i.model_fault) {
-        (Some(sizes), _) => {
-            let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
-            writeln!(out, "splits over {} ranks (--tensor-parallel-size)", sizes.join(", "))
-        }
-        (None, fault) => writeln!(out, "cannot run: {}", output::one_line(fault.as_deref().unwrap_or("unknown"))),
+    if let Some(fault) = &i.model_fault {
+        writeln!(out, "cannot run: {}", output::one_line(fault))?;
     }
+    if !i.ranks.is_empty() {
+        split::print_sizes(&i.ranks, out)?;
+    }
+    Ok(())
 }

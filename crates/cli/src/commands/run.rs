@@ -8,6 +8,7 @@ use crate::interrupt::{self, Answer};
 use crate::limits::PROMPT_BYTES_MAX;
 use crate::load::{self, Loaded, ROWS, at_file, capacity};
 use crate::output::{self, per_second};
+use crate::progress;
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
@@ -158,7 +159,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let (choice, _) = load::plan(&gguf, &config, &args.device, &args.split)?;
     let rows = if matches!(choice.place, Place::Cpu { .. }) { CPU_ROWS } else { ROWS };
     let mut loaded = load::load(&gguf, &config, &args.device, &args.split, capacity(rows, 1, context))?;
-    loaded.engine.set_cancel(interrupt::is_pressed);
+    loaded.engine.set_between_chunks(progress::of_prompt());
     loaded.print_summary();
     print_sampling(&sampling);
     let context = loaded.engine.open();

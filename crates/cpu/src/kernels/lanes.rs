@@ -6,7 +6,7 @@
 //!
 //! The order of every sum is a function of the length alone, never of how many rows are computed together.
 
-use super::{ActBlock, BLOCK, Heads, QUANT};
+use super::{ActBlock, BLOCK, Heads, QUANT, Scoring};
 use std::ops::Range;
 
 /// Values summed side by side in a dot product: four registers of eight.
@@ -94,6 +94,46 @@ pub(super) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
     }
 }
 
+/// `out = gelu(gate) ⊙ up`: `(1 + tanh(u)) / 2` is `1 / (1 + exp(-2u))`.
+#[inline(always)]
+pub(super) fn gelu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    const FACTOR: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::SQRT_2; // 2 √(2/π)
+    for ((out, &g), &u) in out.iter_mut().zip(gate).zip(up) {
+        *out = g / (1.0 + exp(-FACTOR * (g + 0.044_715 * g * g * g))) * u;
+    }
+}
+
+/// `out = g / (1 + exp(-alpha · g)) ⊙ (u + 1)`.
+#[inline(always)]
+pub(super) fn clamped_swiglu(gate: &[f32], up: &[f32], alpha: f32, limit: f32, out: &mut [f32]) {
+    for ((out, &g), &u) in out.iter_mut().zip(gate).zip(up) {
+        let (g, u) = (g.min(limit), u.clamp(-limit, limit));
+        *out = g / (1.0 + exp(-alpha * g)) * (u + 1.0);
+    }
+}
+
+/// `sum += factor · x`.
+#[inline(always)]
+pub(super) fn add_scaled(sum: &mut [f32], x: &[f32], factor: f32) {
+    for (sum, x) in sum.iter_mut().zip(x) {
+        *sum = x.mul_add(factor, *sum);
+    }
+}
+
+/// `x = cap · tanh(x / cap)`.
+#[inline(always)]
+pub(super) fn softcap(x: &mut [f32], cap: f32) {
+    for x in x {
+        *x = capped(*x, cap);
+    }
+}
+
+/// `cap · tanh(x / cap)`, wrong by at most a few units in the last place of `cap`.
+#[inline(always)]
+fn capped(x: f32, cap: f32) -> f32 {
+    cap - 2.0 * cap / (exp(2.0 * x / cap) + 1.0)
+}
+
 /// `e^x` within 2 units in the last place; 0 below -87, where it leaves the normal numbers, and infinite above 88.7.
 /// `x = n·ln 2 + r` with `n` an integer, then the Taylor series in `r`, whose rest is below 6e-9.
 #[inline(always)]
@@ -135,7 +175,7 @@ pub(super) fn rope_half_split(head: &mut [f32], turns: &[[f32; 2]]) {
     }
 }
 
-/// Quantizes a row to 8 bits: per 32 values one scale, `max |x| / 127`, and the sums of both halves' integers.
+/// Quantizes a row to 8 bits: per 32 values one scale, `max |x| / 127`, and the sums of the integers.
 #[inline(always)]
 pub(super) fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
     const ROUND: f32 = 12_582_912.0;
@@ -157,15 +197,16 @@ pub(super) fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
         let low: i32 = whole[..QUANT / 2].iter().sum();
         let high: i32 = whole[QUANT / 2..].iter().sum();
         let scale = most / 127.0;
-        *block = ActBlock { scale, weighted: scale * (low + high) as f32, low, high };
+        let halves = [scale * low as f32, scale * high as f32];
+        *block = ActBlock { scale, weighted: scale * (low + high) as f32, halves };
     }
 }
 
-/// One KV block's worth of attention for some query heads that share its KV head: scores of the block's first
-/// `valid[i]` positions, folded into query head `i`'s running softmax (Milakov and Gimelshein 2018).
+/// One KV block's worth of attention for some query heads that share its KV head: scores of the block's positions
+/// `valid[i]`, folded into query head `i`'s running softmax (Milakov and Gimelshein 2018).
 /// `k` is `[head_dim, BLOCK]`, `v` is `[BLOCK, head_dim]`. Two heads at a time share what is loaded.
 #[inline(always)]
-pub(super) fn attend(heads: &mut Heads, valid: &[usize], k: &[f32], v: &[f32], scale: f32) {
+pub(super) fn attend(heads: &mut Heads, valid: &[Range<usize>], k: &[f32], v: &[f32], scoring: Scoring) {
     let dim = heads.dim;
     let mut i = 0;
     while i < valid.len() {
@@ -173,16 +214,27 @@ pub(super) fn attend(heads: &mut Heads, valid: &[usize], k: &[f32], v: &[f32], s
             let (q, out) = (&heads.q[i * dim..][..2 * dim], &mut heads.out[i * dim..][..2 * dim]);
             let ((q0, q1), (out0, out1)) = (q.split_at(dim), out.split_at_mut(dim));
             let (scores0, scores1) = scores2(q0, q1, k);
-            let (weights0, shrink0) = soften(&scores0, valid[i], scale, &mut heads.state[i]);
-            let (weights1, shrink1) = soften(&scores1, valid[i + 1], scale, &mut heads.state[i + 1]);
-            let common = valid[i].min(valid[i + 1]);
-            accumulate2([out0, out1], [&weights0, &weights1], common, v, [shrink0, shrink1]);
-            accumulate(out0, &weights0, common..valid[i], v, 1.0);
-            accumulate(out1, &weights1, common..valid[i + 1], v, 1.0);
+            let (valid0, valid1) = (&valid[i], &valid[i + 1]);
+            let (weights0, mut shrink0) = soften(&scores0, valid0, scoring, &mut heads.state[i]);
+            let (weights1, mut shrink1) = soften(&scores1, valid1, scoring, &mut heads.state[i + 1]);
+            let start = valid0.start.max(valid1.start);
+            let common = start..valid0.end.min(valid1.end).max(start);
+            // What one of the two sees before the other, in a window.
+            if valid0.start < start {
+                accumulate(out0, &weights0, valid0.start..start.min(valid0.end), v, shrink0);
+                shrink0 = 1.0;
+            }
+            if valid1.start < start {
+                accumulate(out1, &weights1, valid1.start..start.min(valid1.end), v, shrink1);
+                shrink1 = 1.0;
+            }
+            accumulate2([out0, out1], [&weights0, &weights1], &common, v, [shrink0, shrink1]);
+            accumulate(out0, &weights0, common.end..valid0.end, v, 1.0);
+            accumulate(out1, &weights1, common.end..valid1.end, v, 1.0);
         } else {
             let scores = scores(&heads.q[i * dim..][..dim], k);
-            let (weights, shrink) = soften(&scores, valid[i], scale, &mut heads.state[i]);
-            accumulate(&mut heads.out[i * dim..][..dim], &weights, 0..valid[i], v, shrink);
+            let (weights, shrink) = soften(&scores, &valid[i], scoring, &mut heads.state[i]);
+            accumulate(&mut heads.out[i * dim..][..dim], &weights, valid[i].clone(), v, shrink);
         }
         i += 2;
     }
@@ -213,15 +265,26 @@ fn scores2(a: &[f32], b: &[f32], k: &[f32]) -> ([f32; BLOCK], [f32; BLOCK]) {
 
 /// Folds scores into a head's running maximum and sum; gives the positions' weights and the factor on what was before.
 #[inline(always)]
-fn soften(scores: &[f32; BLOCK], valid: usize, scale: f32, state: &mut (f32, f32)) -> ([f32; BLOCK], f32) {
-    if valid == 0 {
+fn soften(
+    scores: &[f32; BLOCK],
+    valid: &Range<usize>,
+    scoring: Scoring,
+    state: &mut (f32, f32),
+) -> ([f32; BLOCK], f32) {
+    if valid.is_empty() {
         return ([0.0; BLOCK], 1.0);
     }
     let (max, sum) = state;
-    let mut weights = [f32::NEG_INFINITY; BLOCK];
-    for t in 0..BLOCK {
+    let mut weights = *scores;
+    for weight in &mut weights {
+        *weight *= scoring.scale;
+    }
+    if let Some(cap) = scoring.softcap {
+        softcap(&mut weights, cap);
+    }
+    for (t, weight) in weights.iter_mut().enumerate() {
         // Beyond `valid` the cache holds anything, NaN too.
-        weights[t] = if t < valid { scores[t] * scale } else { f32::NEG_INFINITY };
+        *weight = if t >= valid.start && t < valid.end { *weight } else { f32::NEG_INFINITY };
     }
     let mut most = weights;
     let mut n = BLOCK / 2;
@@ -272,9 +335,9 @@ fn accumulate(out: &mut [f32], weights: &[f32; BLOCK], positions: Range<usize>, 
     }
 }
 
-/// [`accumulate`] for two heads over the first `common` positions.
+/// [`accumulate`] for two heads over the positions that both see.
 #[inline(always)]
-fn accumulate2(out: [&mut [f32]; 2], weights: [&[f32; BLOCK]; 2], common: usize, v: &[f32], shrink: [f32; 2]) {
+fn accumulate2(out: [&mut [f32]; 2], weights: [&[f32; BLOCK]; 2], common: &Range<usize>, v: &[f32], shrink: [f32; 2]) {
     let [out0, out1] = out;
     let dim = out0.len();
     let whole = dim / WIDE * WIDE;
@@ -284,7 +347,7 @@ fn accumulate2(out: [&mut [f32]; 2], weights: [&[f32; BLOCK]; 2], common: usize,
             sums0[i] = out0[first + i] * shrink[0];
             sums1[i] = out1[first + i] * shrink[1];
         }
-        for t in 0..common {
+        for t in common.clone() {
             let v: &[f32; WIDE] = v[t * dim + first..].first_chunk().unwrap_or(&[0.0; WIDE]);
             for i in 0..WIDE {
                 sums0[i] = weights[0][t].mul_add(v[i], sums0[i]);
@@ -296,7 +359,7 @@ fn accumulate2(out: [&mut [f32]; 2], weights: [&[f32; BLOCK]; 2], common: usize,
     }
     for i in whole..dim {
         let (mut sum0, mut sum1) = (out0[i] * shrink[0], out1[i] * shrink[1]);
-        for t in 0..common {
+        for t in common.clone() {
             sum0 = weights[0][t].mul_add(v[t * dim + i], sum0);
             sum1 = weights[1][t].mul_add(v[t * dim + i], sum1);
         }

@@ -4,7 +4,10 @@
 //! together. No weights, threads or programs live here.
 
 mod lanes;
+mod panel;
 mod scalar;
+#[cfg(test)]
+mod speed;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tile;
@@ -12,7 +15,11 @@ mod tile;
 mod x86;
 #[cfg(target_arch = "x86_64")]
 mod x86_dot;
+#[cfg(target_arch = "x86_64")]
+mod x86_sub;
 
+pub(crate) use panel::Panel;
+use std::ops::Range;
 pub(crate) use tile::{ActBlock, ActRow, Kind, QUANT, ROWS_MAX, TILE};
 use tombolo_model::BLOCK_TOKENS;
 
@@ -61,6 +68,15 @@ impl Tier {
     }
 }
 
+/// What a product of query and key counts in the softmax.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scoring {
+    /// Factor on it.
+    pub(crate) scale: f32,
+    /// Then `cap · tanh(score / cap)`, where there is a cap.
+    pub(crate) softcap: Option<f32>,
+}
+
 /// Query heads that share a KV head, and their running softmax over the positions seen so far.
 pub(crate) struct Heads {
     /// Values per head.
@@ -86,11 +102,11 @@ impl Heads {
         self.state.clear();
     }
 
-    /// Adds a query head that has seen nothing.
-    pub(crate) fn push(&mut self, q: &[f32]) {
+    /// Adds a query head that has seen nothing but, where it has one, its sink.
+    pub(crate) fn push(&mut self, q: &[f32], sink: Option<f32>) {
         self.q.extend_from_slice(q);
         self.out.resize(self.q.len(), 0.0);
-        self.state.push((f32::NEG_INFINITY, 0.0));
+        self.state.push(sink.map_or((f32::NEG_INFINITY, 0.0), |sink| (sink, 1.0)));
     }
 }
 
@@ -103,7 +119,9 @@ macro_rules! kernels {
             /// Which.
             pub(crate) tier: Tier,
             /// `out[r][row of the tile] = tile · acts[r]` for each of the 1 to [`ROWS_MAX`] rows in `acts`.
-            pub(crate) tile: fn(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]),
+            pub(crate) tile: fn(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]),
+            /// The same bits for one tile or two and any number of rows: `out[t · rows + r][row of the tile]`.
+            pub(crate) block: fn(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]),
             /// Little-endian halves as floats.
             pub(crate) widen: fn(halves: &[u8], out: &mut [f32]),
             /// Floats as little-endian halves, rounded to the nearest, ties to even.
@@ -114,6 +132,7 @@ macro_rules! kernels {
         static SCALAR: Kernels = Kernels {
             tier: Tier::Scalar,
             tile: scalar::tile,
+            block: scalar::block,
             widen: scalar::widen,
             narrow: scalar::narrow,
             $($name: |$($arg: $ty),*| lanes::$name($($arg),*),)*
@@ -129,9 +148,14 @@ macro_rules! kernels {
         $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
         static $table: Kernels = {
             #[target_feature(enable = $features)]
-            fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]) {
+            fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
                 // SAFETY: this function has the tier's instructions.
                 unsafe { x86::tile::<x86_dot::$tier>(kind, tile, acts, out) }
+            }
+            #[target_feature(enable = $features)]
+            fn block(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]) {
+                // SAFETY: as above.
+                unsafe { x86::block::<x86_dot::$tier>(kind, tiles, acts, panel, out) }
             }
             #[target_feature(enable = $features)]
             fn widen(halves: &[u8], out: &mut [f32]) {
@@ -153,6 +177,8 @@ macro_rules! kernels {
                 tier: Tier::$tier,
                 // SAFETY: `Kernels::of` hands out a table only where the processor has its tier.
                 tile: |kind, bytes, acts, out| unsafe { tile(kind, bytes, acts, out) },
+                // SAFETY: as above.
+                block: |kind, tiles, acts, panel, out| unsafe { block(kind, tiles, acts, panel, out) },
                 // SAFETY: as above.
                 widen: |halves, out| unsafe { widen(halves, out) },
                 // SAFETY: as above.
@@ -177,14 +203,22 @@ kernels! {
     fn add(sum: &mut [f32], x: &[f32]);
     /// `out = gate / (1 + exp(-gate)) ⊙ up`.
     fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// `out = gelu(gate) ⊙ up`, GELU by its tanh formula.
+    fn gelu_mul(gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// `out = g / (1 + exp(-alpha · g)) ⊙ (u + 1)`, `g` cut above `limit`, `u` at both ends.
+    fn clamped_swiglu(gate: &[f32], up: &[f32], alpha: f32, limit: f32, out: &mut [f32]);
+    /// `sum += factor · x`.
+    fn add_scaled(sum: &mut [f32], x: &[f32], factor: f32);
+    /// `x = cap · tanh(x / cap)`.
+    fn softcap(x: &mut [f32], cap: f32);
     /// Turns pairs `(2j, 2j + 1)` of one head by `[cos, sin]`.
     fn rope_interleaved(head: &mut [f32], turns: &[[f32; 2]]);
     /// Turns pairs `(j, j + turns.len())` of one head.
     fn rope_half_split(head: &mut [f32], turns: &[[f32; 2]]);
     /// A row as 8-bit integers with a scale per 32.
     fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]);
-    /// Folds the first `valid[i]` positions of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
-    fn attend(heads: &mut Heads, valid: &[usize], k: &[f32], v: &[f32], scale: f32);
+    /// Folds the positions `valid[i]` of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
+    fn attend(heads: &mut Heads, valid: &[Range<usize>], k: &[f32], v: &[f32], scoring: Scoring);
     /// Where the first of the largest values is.
     fn argmax(x: &[f32]) -> usize;
 }

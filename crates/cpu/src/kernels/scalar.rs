@@ -1,29 +1,58 @@
 //! The scalar tier: what every other tier must give bit for bit, on any processor.
 
-use super::tile::{ActRow, Kind, QUANT, ROWS_MAX, TILE};
+use super::panel::Panel;
+use super::tile::{ActRow, Class, Kind, QUANT, TILE};
 use half::f16;
 
-/// The tile kernel of one kind.
-pub(super) fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]) {
-    for (act, out) in acts.iter().zip(out) {
-        for (r, out) in out.iter_mut().enumerate() {
-            let mut sum = 0f32;
-            for (b, block) in tile.chunks_exact(kind.block_bytes()).enumerate() {
-                let first = b * kind.block_cols();
-                let act = ActRow {
-                    quants: &act.quants[first..first + kind.block_cols()],
-                    blocks: &act.blocks[first / QUANT..(first + kind.block_cols()) / QUANT],
-                };
-                sum = match kind {
-                    Kind::Q4_0 => q4_0(block, r, &act, sum),
-                    Kind::Q4_1 => q4_1(block, r, &act, sum),
-                    Kind::Q8_0 => q8_0(block, r, &act, sum),
-                    Kind::Q4_K => q4_k(block, r, &act, sum),
-                    Kind::Q6_K => q6_k(block, r, &act, sum),
-                };
+/// 32 columns of one row of a tile, in the form that all kinds share.
+struct Sub {
+    q: [i32; QUANT],
+    /// Factor.
+    d: f32,
+    /// Integer scale of each half.
+    s: [i32; 2],
+    /// Offset; of each half where they differ.
+    m: [f32; 2],
+}
+
+/// `out[row of the tile] = tile · act` for each row of activations.
+pub(super) fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
+    out[..acts.len()].fill([0.0; TILE]);
+    for r in 0..TILE {
+        for (b, block) in tile.chunks_exact(kind.block_bytes()).enumerate() {
+            let subs = kind.block_cols() / QUANT;
+            for j in 0..subs {
+                let sub = sub(kind, block, r, j);
+                for (act, out) in acts.iter().zip(&mut *out) {
+                    out[r] = multiply(kind.class(), &sub, act, b * subs + j, out[r]);
+                }
             }
-            *out = sum;
         }
+    }
+}
+
+/// The same for several tiles.
+pub(super) fn block(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], _: &mut Panel, out: &mut [[f32; TILE]]) {
+    for (bytes, out) in tiles.iter().zip(out.chunks_exact_mut(acts.len())) {
+        tile(kind, bytes, acts, out);
+    }
+}
+
+fn multiply(class: Class, sub: &Sub, act: &ActRow, at: usize, sum: f32) -> f32 {
+    let a = &act.blocks[at];
+    let q = &act.quants[at * QUANT..][..QUANT];
+    let dot = |range: std::ops::Range<usize>| -> i32 {
+        sub.q[range.clone()].iter().zip(&q[range]).map(|(&q, &a)| q * i32::from(a)).sum()
+    };
+    let factor = sub.d * a.scale;
+    match class {
+        Class::Offset { .. } => sub.m[0].mul_add(a.weighted, (dot(0..32) as f32).mul_add(factor, sum)),
+        Class::Halves { .. } => {
+            let whole = sub.s[0] * dot(0..16) + sub.s[1] * dot(16..32);
+            let sum = sub.m[0].mul_add(a.halves[0], (whole as f32).mul_add(factor, sum));
+            sub.m[1].mul_add(a.halves[1], sum)
+        }
+        Class::Signed => (dot(0..32) as f32).mul_add(factor, sum),
     }
 }
 
@@ -36,63 +65,48 @@ fn byte(bytes: &[u8], r: usize, i: usize) -> u8 {
     bytes[i / 4 * 4 * TILE + 4 * r + i % 4]
 }
 
-/// `Σ q(i) · a[i]`.
-fn dot(a: &[i8], q: impl Fn(usize) -> i32) -> i32 {
-    a.iter().enumerate().map(|(i, &a)| q(i) * i32::from(a)).sum()
-}
-
+/// Column `i` of 32 whose nibbles lie in 16 bytes: low nibbles first, then high ones.
 fn nibble(bytes: &[u8], r: usize, i: usize) -> i32 {
-    let byte = byte(bytes, r, i % 16);
-    i32::from(if i < 16 { byte & 15 } else { byte >> 4 })
+    i32::from(byte(bytes, r, i % 16) >> (4 * (i / 16)) & 15)
 }
 
-fn q4_0(block: &[u8], r: usize, act: &ActRow, sum: f32) -> f32 {
-    let a = act.blocks[0];
-    let whole = dot(act.quants, |i| nibble(&block[16..], r, i)) - 8 * (a.low + a.high);
-    (whole as f32).mul_add(half_of(block, r) * a.scale, sum)
+/// Sub-block `j`'s 6-bit scale and offset, packed over the rows.
+fn scale_min(scales: &[u8], r: usize, j: usize) -> (f32, f32) {
+    let (low, high) = (scales[j * TILE + r], scales[64 + j / 2 * TILE + r] >> (4 * (j % 2)));
+    (f32::from(low & 15 | (high & 3) << 4), f32::from(low >> 4 | (high >> 2 & 3) << 4))
 }
 
-fn q4_1(block: &[u8], r: usize, act: &ActRow, sum: f32) -> f32 {
-    let a = act.blocks[0];
-    let whole = dot(act.quants, |i| nibble(&block[32..], r, i));
-    let sum = (whole as f32).mul_add(half_of(block, r) * a.scale, sum);
-    half_of(&block[16..], r).mul_add(a.weighted, sum)
+/// The quants of 32 columns.
+fn columns(quant: impl Fn(usize) -> i32) -> [i32; QUANT] {
+    std::array::from_fn(quant)
 }
 
-fn q8_0(block: &[u8], r: usize, act: &ActRow, sum: f32) -> f32 {
-    let whole = dot(act.quants, |i| i32::from(byte(&block[16..], r, i) as i8));
-    (whole as f32).mul_add(half_of(block, r) * act.blocks[0].scale, sum)
-}
-
-fn q4_k(block: &[u8], r: usize, act: &ActRow, mut sum: f32) -> f32 {
-    let (d, dm) = (half_of(block, r), half_of(&block[16..], r));
-    for (j, a) in act.blocks.iter().enumerate() {
-        let (s, m) = (i32::from(block[32 + j * TILE + r]), i32::from(block[96 + j * TILE + r]));
-        let bytes = &block[160 + j / 2 * 256..][..256];
-        let whole = dot(&act.quants[j * QUANT..][..QUANT], |i| i32::from(byte(bytes, r, i) >> (4 * (j % 2)) & 15));
-        sum = ((whole * s) as f32).mul_add(d * a.scale, sum);
-        sum = (-((m * (a.low + a.high)) as f32)).mul_add(dm * a.scale, sum);
-    }
-    sum
-}
-
-fn q6_k(block: &[u8], r: usize, act: &ActRow, mut sum: f32) -> f32 {
+/// Columns `32j .. 32j + 32` of a block's row `r`.
+fn sub(kind: Kind, block: &[u8], r: usize, j: usize) -> Sub {
     let d = half_of(block, r);
-    for (j, a) in act.blocks.iter().enumerate() {
-        let (nibbles, pairs) = block[144 + j / 2 * 384..][..384].split_at(256);
-        let mut whole = 0;
-        for (half, low) in [a.low, a.high].into_iter().enumerate() {
-            let s = i32::from(block[16 + (2 * j + half) * TILE + r] as i8);
-            let shift = 2 * (2 * (j % 2) + half);
-            let q = |i: usize| {
-                let nibble = byte(nibbles, r, 16 * half + i) >> (4 * (j % 2)) & 15;
-                i32::from(nibble | (byte(pairs, r, i) >> shift & 3) << 4)
-            };
-            whole += s * (dot(&act.quants[j * QUANT + 16 * half..][..16], q) - 32 * low);
+    match kind {
+        Kind::Q4_0 => Sub { q: columns(|i| nibble(&block[16..], r, i)), d, s: [1; 2], m: [-8.0 * d, 0.0] },
+        Kind::Q4_1 => {
+            Sub { q: columns(|i| nibble(&block[32..], r, i)), d, s: [1; 2], m: [half_of(&block[16..], r), 0.0] }
         }
-        sum = (whole as f32).mul_add(d * a.scale, sum);
+        Kind::Q8_0 => Sub { q: columns(|i| i32::from(byte(&block[16..], r, i) as i8)), d, s: [1; 2], m: [0.0; 2] },
+        Kind::Q4_K => {
+            let (s, m) = scale_min(&block[32..], r, j);
+            let bytes = &block[128 + j / 2 * 256..][..256];
+            let q = columns(|i| i32::from(byte(bytes, r, i) >> (4 * (j % 2)) & 15));
+            Sub { q, d: d * s, s: [1; 2], m: [-(half_of(&block[16..], r) * m), 0.0] }
+        }
+        Kind::Q6_K => {
+            let (nibbles, pairs) = block[144 + j / 2 * 384..][..384].split_at(256);
+            let s = [0, 1].map(|half| i32::from(block[16 + (2 * j + half) * TILE + r] as i8));
+            let q = columns(|i| {
+                let nibble = byte(nibbles, r, i) >> (4 * (j % 2)) & 15;
+                let shift = 2 * (2 * (j % 2) + i / 16);
+                i32::from(nibble | (byte(pairs, r, i % 16) >> shift & 3) << 4)
+            });
+            Sub { q, d, s, m: s.map(|s| d * (-32 * s) as f32) }
+        }
     }
-    sum
 }
 
 /// Halves as floats.
@@ -102,7 +116,7 @@ pub(super) fn widen(halves: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Floats as halves.
+/// Floats as little-endian halves.
 pub(super) fn narrow(values: &[f32], halves: &mut [u8]) {
     for (value, half) in values.iter().zip(halves.as_chunks_mut::<2>().0) {
         *half = f16::from_f32(*value).to_le_bytes();

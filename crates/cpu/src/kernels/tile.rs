@@ -1,24 +1,29 @@
 //! The layout of quantized weights in memory, and what one kernel call computes on it.
 //!
 //! Weights are cut into tiles of 8 rows over all columns. Within a tile the rows' quants are interleaved four columns
-//! at a time, so that one 32-byte load holds 4 columns of 8 rows, each row's sum stays in its own lane, and no sum has
-//! to be folded across a register. A tile is one stream of bytes, read from first to last:
+//! at a time, so that one 32-byte load holds a *group*, 4 columns of 8 rows; each row's sum stays in its own lane, and
+//! no sum has to be folded across a register. A tile is one stream of bytes, read from first to last. It has as many
+//! bytes as the file's rows, or nearly so: decoding is bound by them.
 //!
 //! | kind | columns | bytes, in order |
 //! |---|---|---|
-//! | Q4_0 | 32 | `half d[8]; nibbles[4 groups][8 rows][4]: low columns 0–15, high 16–31` |
+//! | Q4_0 | 32 | `half d[8]; nibbles[4 groups][32]: low columns 0–15, high 16–31` |
 //! | Q4_1 | 32 | `half d[8]; half m[8]; nibbles as Q4_0` |
-//! | Q8_0 | 32 | `half d[8]; i8 q[8 groups][8 rows][4]` |
-//! | Q4_K | 256 | `half d[8]; half dm[8]; u8 s[8 sub-blocks][8 rows]; u8 m[8][8]; nibbles[4 chunks][8 groups][8 rows][4]: low sub-block 2c, high 2c + 1` |
-//! | Q6_K | 256 | `half d[8]; i8 s[16][8 rows]; per chunk of 64: nibbles[8 groups][8 rows][4] as Q4_K, then bit pairs[4][8][4]: of group g of sub-block h in byte vector g % 4, shifted by 4h + 2(g / 4)` |
+//! | Q8_0 | 32 | `half d[8]; i8 q[8 groups][32]` |
+//! | Q4_K | 256 | `half d[8]; half dm[8]; scales; nibbles[4 chunks][8 groups][32]: low sub-block 2c, high 2c + 1` |
+//! | Q6_K | 256 | `half d[8]; i8 s[16][8 rows]; per chunk of 64: nibbles[8 groups][32] as Q4_K, then bit pairs[4][32]: of group g of sub-block h in byte vector g % 4, shifted by 4h + 2(g / 4)` |
 //!
-//! Activations are quantized per 32 values ([`ActBlock`]); products are summed in integers within a group of columns
-//! that shares a scale and then folded into an f32 sum, one fused multiply-add per group, in the order of the columns.
-//! That order is all that a result depends on.
+//! Scales of Q4_K, 6 bits for `s` and for `m` of each of 8 sub-blocks: `u8[8 sub-blocks][8 rows]` of the lower four bits,
+//! `s` below `m`, then `u8[4][8 rows]` of the upper two: `s` and `m` of sub-block 2c, then of 2c + 1.
+//!
+//! All kinds are brought to one form, 32 columns at a time, which has one of three [`Class`]es; activations are
+//! quantized per 32 values too ([`ActBlock`]). Products are summed in integers as long as they share a scale, then
+//! folded into an f32 sum by fused multiply-adds, in the order of the columns. That order is all that a result depends
+//! on.
 
 /// Rows of a tile.
 pub(crate) const TILE: usize = 8;
-/// Most activation rows of one kernel call.
+/// Most activation rows of a call of the `tile` kernel.
 pub(crate) const ROWS_MAX: usize = 4;
 /// Values that share a scale in a quantized activation.
 pub(crate) const QUANT: usize = 32;
@@ -31,10 +36,8 @@ pub(crate) struct ActBlock {
     pub(crate) scale: f32,
     /// `scale · Σ q`.
     pub(crate) weighted: f32,
-    /// `Σ q` of the first 16.
-    pub(crate) low: i32,
-    /// `Σ q` of the last 16.
-    pub(crate) high: i32,
+    /// `scale · Σ q` of the first 16 and of the last 16.
+    pub(crate) halves: [f32; 2],
 }
 
 /// Quantized activations of one row.
@@ -44,6 +47,19 @@ pub(crate) struct ActRow<'a> {
     pub(crate) quants: &'a [i8],
     /// `[cols / 32]`.
     pub(crate) blocks: &'a [ActBlock],
+}
+
+/// How 32 columns of a weight row are multiplied with 32 activations `a` of scale `e`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Unsigned quants with a factor and an offset: `(Σ q·a)·d·e + m·e·Σ a`. So many products of a group may be added
+    /// up in 16 bits.
+    Offset { adds: usize },
+    /// The same with halves of 16 columns that have an integer scale and an offset each:
+    /// `(s₀·Σ₀ q·a + s₁·Σ₁ q·a)·d·e + m₀·e·Σ₀ a + m₁·e·Σ₁ a`.
+    Halves { adds: usize },
+    /// Signed quants: `(Σ q·a)·d·e`.
+    Signed,
 }
 
 /// How a tile is laid out.
@@ -75,8 +91,17 @@ impl Kind {
             Kind::Q4_0 => 16 + 128,
             Kind::Q4_1 => 32 + 128,
             Kind::Q8_0 => 16 + 256,
-            Kind::Q4_K => 32 + 128 + 1024,
+            Kind::Q4_K => 32 + 96 + 1024,
             Kind::Q6_K => 16 + 128 + 1536,
+        }
+    }
+
+    /// How it is multiplied. The bounds on sums of products are those of [`Class`]: `adds · 2 · q · 127 < 2^15`.
+    pub(crate) const fn class(self) -> Class {
+        match self {
+            Kind::Q4_0 | Kind::Q4_1 | Kind::Q4_K => Class::Offset { adds: 8 },
+            Kind::Q6_K => Class::Halves { adds: 2 },
+            Kind::Q8_0 => Class::Signed,
         }
     }
 }

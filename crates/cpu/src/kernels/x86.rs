@@ -1,252 +1,402 @@
 //! Tile kernels for x86, over the one instruction in which the tiers differ: multiplying unsigned by signed bytes.
 //!
-//! Everything here is inlined into the entry points of `avx2` and `avx512`, which enable the instructions it uses.
-//! A block's weights are unpacked once and used for all rows of the call. Loops instead of closures: a closure that is
-//! not inlined would pass its registers through memory.
+//! A few rows are multiplied with the tile's bytes as they come ([`tile`]): reading them is what takes the time. For
+//! many rows ([`block`]) a stretch of columns is first brought to the form that all kinds share, in a [`Panel`] that
+//! stays in the nearest cache, and then multiplied with one small set of rows after the other.
+//!
+//! Everything here is inlined into the entry points of the tiers, which enable the instructions it uses. Loops instead
+//! of closures: a closure that is not inlined would pass its registers through memory.
+#![allow(clippy::needless_range_loop)]
 
-use super::tile::{ActRow, Kind, ROWS_MAX, TILE};
+use super::panel::{PANEL_SUBS, Panel, PanelSub};
+use super::tile::{ActBlock, ActRow, Class, Kind, QUANT, ROWS_MAX, TILE};
+use super::x86_dot::Dot;
+use super::x86_sub::{self as sub, Sub, halves};
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
-/// Sums of products of unsigned and signed bytes.
-pub(super) trait Dot {
-    /// `sum + Σ w·a` over neighbouring bytes. What may be added up before [`Dot::widen`] is bounded by 32767 in
-    /// magnitude per pair of bytes.
-    ///
-    /// # Safety
-    /// The processor has the tier's instructions.
-    unsafe fn add(sum: __m256i, w: __m256i, a: __m256i) -> __m256i;
-
-    /// The sums as eight i32, one per four bytes.
-    ///
-    /// # Safety
-    /// As [`Dot::add`].
-    unsafe fn widen(sum: __m256i) -> __m256i;
+/// Chooses the [`Sub`] of a kind.
+macro_rules! by_kind {
+    ($kind:expr, $function:ident::<$dot:ident>($($arg:expr),*)) => {
+        match $kind {
+            Kind::Q4_0 => $function::<$dot, sub::Q4_0>($($arg),*),
+            Kind::Q4_1 => $function::<$dot, sub::Q4_1>($($arg),*),
+            Kind::Q8_0 => $function::<$dot, sub::Q8_0>($($arg),*),
+            Kind::Q4_K => $function::<$dot, sub::Q4_K>($($arg),*),
+            Kind::Q6_K => $function::<$dot, sub::Q6_K>($($arg),*),
+        }
+    };
 }
 
-/// The tile kernel of one kind for any number of rows.
+/// Where a row's activations are, 32 columns at a time.
+#[derive(Clone, Copy)]
+struct Act {
+    quants: *const i8,
+    blocks: *const ActBlock,
+}
+
+impl Act {
+    fn of(row: &ActRow, cols: usize) -> Self {
+        assert!(row.quants.len() >= cols && row.blocks.len() * QUANT >= cols);
+        Self { quants: row.quants.as_ptr(), blocks: row.blocks.as_ptr() }
+    }
+
+    /// The same row from its sub-block `at` on.
+    #[inline(always)]
+    unsafe fn from(self, at: usize) -> Self {
+        // SAFETY: the caller vouches for so many columns.
+        unsafe { Self { quants: self.quants.add(at * QUANT), blocks: self.blocks.add(at) } }
+    }
+}
+
+/// The tile kernel for 1 to [`ROWS_MAX`] rows.
 ///
 /// # Safety
 /// The processor has AVX2, FMA, F16C and what `D` needs.
 #[inline(always)]
-pub(super) unsafe fn tile<D: Dot>(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]; ROWS_MAX]) {
+pub(super) unsafe fn tile<D: Dot>(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
     // SAFETY: the caller vouches for the instructions.
+    unsafe { by_kind!(kind, few::<D>(tile, acts, out)) }
+}
+
+#[inline(always)]
+unsafe fn few<D: Dot, S: Sub>(tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
+    // SAFETY: passed on.
     unsafe {
         match acts {
-            [a] => rows::<D, 1>(kind, tile, [a], out),
-            [a, b] => rows::<D, 2>(kind, tile, [a, b], out),
-            [a, b, c] => rows::<D, 3>(kind, tile, [a, b, c], out),
-            [a, b, c, d] => rows::<D, 4>(kind, tile, [a, b, c, d], out),
+            [a] => rows::<D, S, 1>(tile, [a], out),
+            [a, b] => rows::<D, S, 2>(tile, [a, b], out),
+            [a, b, c] => rows::<D, S, 3>(tile, [a, b, c], out),
+            [a, b, c, d] => rows::<D, S, 4>(tile, [a, b, c, d], out),
             _ => unreachable!("1 to {ROWS_MAX} rows a call"),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn rows<D: Dot, const N: usize>(kind: Kind, tile: &[u8], acts: [&ActRow; N], out: &mut [[f32; TILE]; ROWS_MAX]) {
-    let cols = tile.len() / kind.block_bytes() * kind.block_cols();
-    for act in acts {
-        assert!(act.quants.len() >= cols && act.blocks.len() * super::QUANT >= cols);
-    }
-    // SAFETY: as above; every kernel reads `tile` in whole blocks and from the rows as many columns as those have,
-    // which was just checked.
+unsafe fn rows<D: Dot, S: Sub, const N: usize>(tile: &[u8], acts: [&ActRow; N], out: &mut [[f32; TILE]]) {
+    let blocks = tile.chunks_exact(S::BYTES);
+    let cols = blocks.len() * S::COUNT * QUANT;
+    let acts = acts.map(|row| Act::of(row, cols));
+    // SAFETY: blocks are whole, and every row has as many columns as they do, which was just checked.
     unsafe {
-        let mut sums = [_mm256_setzero_ps(); N];
-        for (b, block) in tile.chunks_exact(kind.block_bytes()).enumerate() {
-            match kind {
-                Kind::Q4_0 => q4_0::<D, N>(block.as_ptr(), &acts, b, &mut sums),
-                Kind::Q4_1 => q4_1::<D, N>(block.as_ptr(), &acts, b, &mut sums),
-                Kind::Q8_0 => q8_0::<D, N>(block.as_ptr(), &acts, b, &mut sums),
-                Kind::Q4_K => q4_k::<D, N>(block.as_ptr(), &acts, b, &mut sums),
-                Kind::Q6_K => q6_k::<D, N>(block.as_ptr(), &acts, b, &mut sums),
+        let mut sums = [[_mm256_setzero_ps(); N]];
+        for (b, block) in blocks.enumerate() {
+            for j in 0..S::COUNT {
+                multiply::<D, S, 1, N>(&[S::at(block.as_ptr(), j)], &acts, b * S::COUNT + j, &mut sums);
             }
         }
-        for (out, sum) in out.iter_mut().zip(sums) {
+        for (out, sum) in out.iter_mut().zip(sums[0]) {
             _mm256_storeu_ps(out.as_mut_ptr(), sum);
         }
     }
 }
 
-/// 32 bytes.
+/// Adds 32 columns of `T` tiles times `N` rows, those from the rows' sub-block `at` on, to sums.
 #[inline(always)]
-unsafe fn load(bytes: *const u8) -> __m256i {
-    // SAFETY: the caller vouches for 32 readable bytes and for the instructions.
-    unsafe { _mm256_loadu_si256(bytes.cast()) }
-}
-
-/// Four neighbouring activations, the same for all rows of the tile.
-#[inline(always)]
-unsafe fn four(act: &ActRow, col: usize) -> __m256i {
-    // SAFETY: the caller vouches for `col + 4` columns and for the instructions.
-    unsafe { _mm256_set1_epi32(act.quants.as_ptr().add(col).cast::<i32>().read_unaligned()) }
-}
-
-/// Eight halves as floats.
-#[inline(always)]
-unsafe fn halves(bytes: *const u8) -> __m256 {
-    // SAFETY: the caller vouches for 16 readable bytes and for the instructions.
-    unsafe { _mm256_cvtph_ps(_mm_loadu_si128(bytes.cast())) }
-}
-
-/// Per row `Σ nibble · a` over 32 columns whose nibbles lie in `groups` of four: low nibbles first, then high ones.
-#[inline(always)]
-unsafe fn nibbles<D: Dot, const N: usize>(q: *const u8, acts: &[&ActRow; N], col: usize) -> [__m256i; N] {
-    // SAFETY: 128 bytes of quants and 32 columns per row, as the caller vouches. A sum of 8 products of two pairs of
-    // a nibble and a byte is at most 8 · 2 · 15 · 127 = 30480.
+unsafe fn multiply<D: Dot, S: Sub, const T: usize, const N: usize>(
+    subs: &[S; T],
+    acts: &[Act; N],
+    at: usize,
+    sums: &mut [[__m256; N]; T],
+) {
+    // SAFETY: the caller vouches for the instructions and for 32 columns of every row.
     unsafe {
-        let mask = _mm256_set1_epi8(15);
-        let mut sums = [_mm256_setzero_si256(); N];
-        for g in 0..4 {
-            let both = load(q.add(32 * g));
-            let low = _mm256_and_si256(both, mask);
-            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask);
-            for r in 0..N {
-                sums[r] = D::add(sums[r], low, four(acts[r], col + 4 * g));
-                sums[r] = D::add(sums[r], high, four(acts[r], col + 16 + 4 * g));
+        let mut whole = [[_mm256_setzero_si256(); N]; T];
+        match S::CLASS {
+            Class::Offset { adds } => {
+                let adds = if D::WIDE { 8 } else { adds };
+                for first in (0..8).step_by(adds) {
+                    let part = groups::<D, S, T, N>(subs, acts, at, first, adds);
+                    for t in 0..T {
+                        for n in 0..N {
+                            let part = D::widen(part[t][n]);
+                            whole[t][n] = if first == 0 { part } else { _mm256_add_epi32(whole[t][n], part) };
+                        }
+                    }
+                }
+            }
+            Class::Halves { adds } => {
+                let adds = if D::WIDE { 4 } else { adds };
+                for first in (0..8).step_by(adds) {
+                    let part = groups::<D, S, T, N>(subs, acts, at, first, adds);
+                    for t in 0..T {
+                        let s = subs[t].s(first / 4);
+                        for n in 0..N {
+                            let part = D::scale(part[t][n], s);
+                            whole[t][n] = if first == 0 { part } else { _mm256_add_epi32(whole[t][n], part) };
+                        }
+                    }
+                }
+            }
+            Class::Signed => signed::<D, S, T, N>(subs, acts, at, &mut whole),
+        }
+        for t in 0..T {
+            let d = subs[t].d();
+            for n in 0..N {
+                let scale = _mm256_mul_ps(d, _mm256_set1_ps((*acts[n].blocks.add(at)).scale));
+                sums[t][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[t][n]), scale, sums[t][n]);
+            }
+            match S::CLASS {
+                Class::Offset { .. } => {
+                    let m = subs[t].m(0);
+                    for n in 0..N {
+                        let weighted = _mm256_set1_ps((*acts[n].blocks.add(at)).weighted);
+                        sums[t][n] = _mm256_fmadd_ps(m, weighted, sums[t][n]);
+                    }
+                }
+                Class::Halves { .. } => {
+                    let m = [subs[t].m(0), subs[t].m(1)];
+                    for n in 0..N {
+                        let [first, second] = (*acts[n].blocks.add(at)).halves;
+                        sums[t][n] = _mm256_fmadd_ps(m[0], _mm256_set1_ps(first), sums[t][n]);
+                        sums[t][n] = _mm256_fmadd_ps(m[1], _mm256_set1_ps(second), sums[t][n]);
+                    }
+                }
+                Class::Signed => {}
             }
         }
-        for sum in &mut sums {
-            *sum = D::widen(*sum);
+    }
+}
+
+/// Four neighbouring activations, the same for all rows of a tile.
+#[inline(always)]
+unsafe fn four(act: Act, at: usize, g: usize) -> __m256i {
+    // SAFETY: the caller vouches for the columns and for the instructions.
+    unsafe { _mm256_set1_epi32(act.quants.add(at * QUANT + 4 * g).cast::<i32>().read_unaligned()) }
+}
+
+/// Sums of `count` groups from `first` on, not yet widened.
+#[inline(always)]
+unsafe fn groups<D: Dot, S: Sub, const T: usize, const N: usize>(
+    subs: &[S; T],
+    acts: &[Act; N],
+    at: usize,
+    first: usize,
+    count: usize,
+) -> [[__m256i; N]; T] {
+    // SAFETY: as `multiply`.
+    unsafe {
+        let mut sums = [[_mm256_setzero_si256(); N]; T];
+        for g in first..first + count {
+            let mut w = [_mm256_setzero_si256(); T];
+            for t in 0..T {
+                w[t] = subs[t].group(g);
+            }
+            for n in 0..N {
+                let a = four(acts[n], at, g);
+                for t in 0..T {
+                    sums[t][n] = D::add(sums[t][n], w[t], a);
+                }
+            }
         }
         sums
     }
 }
 
+/// Products of signed quants: a weight's sign goes to the activation, so that the first factor is unsigned. One pair of
+/// products may be 2 · 128 · 127, so that nothing can be added in 16 bits.
 #[inline(always)]
-unsafe fn q4_0<D: Dot, const N: usize>(block: *const u8, acts: &[&ActRow; N], b: usize, sums: &mut [__m256; N]) {
-    // SAFETY: one whole block, and its columns in every row.
+unsafe fn signed<D: Dot, S: Sub, const T: usize, const N: usize>(
+    subs: &[S; T],
+    acts: &[Act; N],
+    at: usize,
+    whole: &mut [[__m256i; N]; T],
+) {
+    // SAFETY: as `multiply`.
     unsafe {
-        let d = halves(block);
-        let whole = nibbles::<D, N>(block.add(16), acts, 32 * b);
-        for r in 0..N {
-            let a = acts[r].blocks.get_unchecked(b);
-            let whole = _mm256_sub_epi32(whole[r], _mm256_set1_epi32(8 * (a.low + a.high)));
-            let scale = _mm256_mul_ps(d, _mm256_set1_ps(a.scale));
-            sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), scale, sums[r]);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn q4_1<D: Dot, const N: usize>(block: *const u8, acts: &[&ActRow; N], b: usize, sums: &mut [__m256; N]) {
-    // SAFETY: as q4_0.
-    unsafe {
-        let (d, m) = (halves(block), halves(block.add(16)));
-        let whole = nibbles::<D, N>(block.add(32), acts, 32 * b);
-        for r in 0..N {
-            let a = acts[r].blocks.get_unchecked(b);
-            let scale = _mm256_mul_ps(d, _mm256_set1_ps(a.scale));
-            sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r]), scale, sums[r]);
-            sums[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(a.weighted), sums[r]);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn q8_0<D: Dot, const N: usize>(block: *const u8, acts: &[&ActRow; N], b: usize, sums: &mut [__m256; N]) {
-    // SAFETY: as q4_0. The sign of a weight goes to the activation, so that the first factor is unsigned; a pair's
-    // products add up to at most 2 · 128 · 127.
-    unsafe {
-        let d = halves(block);
-        let mut whole = [_mm256_setzero_si256(); N];
         for g in 0..8 {
-            let w = load(block.add(16 + 32 * g));
-            let size = _mm256_abs_epi8(w);
-            for r in 0..N {
-                let a = _mm256_sign_epi8(four(acts[r], 32 * b + 4 * g), w);
-                let products = D::widen(D::add(_mm256_setzero_si256(), size, a));
-                whole[r] = _mm256_add_epi32(whole[r], products);
+            for t in 0..T {
+                let w = subs[t].group(g);
+                let size = _mm256_abs_epi8(w);
+                for n in 0..N {
+                    let a = _mm256_sign_epi8(four(acts[n], at, g), w);
+                    whole[t][n] = if D::WIDE {
+                        D::add(whole[t][n], size, a)
+                    } else {
+                        let pairs = D::add(_mm256_setzero_si256(), size, a);
+                        _mm256_add_epi32(whole[t][n], D::widen(pairs))
+                    };
+                }
             }
         }
-        for r in 0..N {
-            let scale = _mm256_mul_ps(d, _mm256_set1_ps(acts[r].blocks.get_unchecked(b).scale));
-            sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r]), scale, sums[r]);
-        }
+    }
+}
+
+/// 32 columns of a panel.
+#[derive(Clone, Copy)]
+struct Expanded<S> {
+    at: *const PanelSub,
+    class: PhantomData<S>,
+}
+
+impl<S: Sub> Sub for Expanded<S> {
+    const CLASS: Class = S::CLASS;
+    const COUNT: usize = 1;
+    const BYTES: usize = size_of::<PanelSub>();
+
+    #[inline(always)]
+    unsafe fn at(block: *const u8, _: usize) -> Self {
+        Self { at: block.cast(), class: PhantomData }
+    }
+    #[inline(always)]
+    unsafe fn group(&self, g: usize) -> __m256i {
+        // SAFETY: a whole element of a panel.
+        unsafe { _mm256_load_si256((&raw const (*self.at).quants[g]).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn d(&self) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_load_ps((&raw const (*self.at).d).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn m(&self, half: usize) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_load_ps((&raw const (*self.at).m[half]).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn s(&self, half: usize) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_load_si256((&raw const (*self.at).s[half]).cast()) }
     }
 }
 
 #[inline(always)]
-unsafe fn q4_k<D: Dot, const N: usize>(block: *const u8, acts: &[&ActRow; N], b: usize, sums: &mut [__m256; N]) {
-    // SAFETY: as q4_0; the bound of `nibbles` holds for the 8 groups of one sub-block too.
+unsafe fn expand<S: Sub>(sub: &S, to: &mut PanelSub) {
+    // SAFETY: the caller vouches for the instructions; every field is 32 bytes, aligned so.
     unsafe {
-        let mask = _mm256_set1_epi8(15);
-        let (d, dm) = (halves(block), halves(block.add(16)));
-        for j in 0..8 {
-            let q = block.add(160 + j / 2 * 256);
-            let shift = _mm_cvtsi32_si128(4 * (j as i32 % 2));
-            let s = _mm256_cvtepu8_epi32(_mm_loadl_epi64(block.add(32 + 8 * j).cast()));
-            let m = _mm256_cvtepu8_epi32(_mm_loadl_epi64(block.add(96 + 8 * j).cast()));
-            let mut whole = [_mm256_setzero_si256(); N];
-            for g in 0..8 {
-                let w = _mm256_and_si256(_mm256_srl_epi16(load(q.add(32 * g)), shift), mask);
-                for r in 0..N {
-                    whole[r] = D::add(whole[r], w, four(acts[r], 256 * b + 32 * j + 4 * g));
+        for g in 0..8 {
+            _mm256_store_si256(to.quants[g].as_mut_ptr().cast(), sub.group(g));
+        }
+        _mm256_store_ps(to.d.as_mut_ptr(), sub.d());
+        if !matches!(S::CLASS, Class::Signed) {
+            _mm256_store_ps(to.m[0].as_mut_ptr(), sub.m(0));
+        }
+        if matches!(S::CLASS, Class::Halves { .. }) {
+            _mm256_store_ps(to.m[1].as_mut_ptr(), sub.m(1));
+            _mm256_store_si256(to.s[0].as_mut_ptr().cast(), sub.s(0));
+            _mm256_store_si256(to.s[1].as_mut_ptr().cast(), sub.s(1));
+        }
+    }
+}
+
+/// The kernel for one or two tiles and any number of rows: `out[tile][row][row of the tile]`.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+pub(super) unsafe fn block<D: Dot>(
+    kind: Kind,
+    tiles: &[&[u8]],
+    acts: &[ActRow],
+    panel: &mut Panel,
+    out: &mut [[f32; TILE]],
+) {
+    // SAFETY: passed on.
+    unsafe { by_kind!(kind, many::<D>(tiles, acts, panel, out)) }
+}
+
+#[inline(always)]
+unsafe fn many<D: Dot, S: Sub>(tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]) {
+    // SAFETY: passed on. How many tiles and rows go together is what fits the registers.
+    unsafe {
+        match (S::CLASS, tiles) {
+            (Class::Offset { .. }, [a, b]) if D::WIDE => stretch::<D, S, 2, 4>(&[*a, *b], acts, panel, out),
+            (Class::Offset { .. }, _) => {
+                for (tile, out) in tiles.iter().zip(out.chunks_exact_mut(acts.len())) {
+                    stretch::<D, S, 1, 3>(&[*tile], acts, panel, out);
                 }
             }
-            for r in 0..N {
-                let a = acts[r].blocks.get_unchecked(8 * b + j);
-                let scaled = _mm256_cvtepi32_ps(_mm256_mullo_epi32(D::widen(whole[r]), s));
-                let lowered = _mm256_cvtepi32_ps(_mm256_mullo_epi32(m, _mm256_set1_epi32(a.low + a.high)));
-                let scale = _mm256_set1_ps(a.scale);
-                sums[r] = _mm256_fmadd_ps(scaled, _mm256_mul_ps(d, scale), sums[r]);
-                sums[r] = _mm256_fnmadd_ps(lowered, _mm256_mul_ps(dm, scale), sums[r]);
+            _ => {
+                for (tile, out) in tiles.iter().zip(out.chunks_exact_mut(acts.len())) {
+                    stretch::<D, S, 1, 4>(&[*tile], acts, panel, out);
+                }
             }
         }
     }
 }
 
+/// Stretches of columns of `T` tiles, one after the other, times all rows, `N` at a time.
 #[inline(always)]
-unsafe fn q6_k<D: Dot, const N: usize>(block: *const u8, acts: &[&ActRow; N], b: usize, sums: &mut [__m256; N]) {
-    // SAFETY: as q4_0. Two pairs of products add up to at most 2 · 2 · 63 · 127 = 32004.
-    unsafe {
-        let d = halves(block);
-        for j in 0..8 {
-            let q = block.add(144 + j / 2 * 384);
-            let mut whole = [_mm256_setzero_si256(); N];
-            for half in 0..2 {
-                let s = _mm256_cvtepi8_epi32(_mm_loadl_epi64(block.add(16 + 8 * (2 * j + half)).cast()));
-                let mut w = [_mm256_setzero_si256(); 4];
-                for (i, w) in w.iter_mut().enumerate() {
-                    *w = sixes(q, j % 2, half, i);
-                }
-                for r in 0..N {
-                    let a = acts[r].blocks.get_unchecked(8 * b + j);
-                    let col = 256 * b + 32 * j + 16 * half;
-                    let first = D::add(_mm256_setzero_si256(), w[0], four(acts[r], col));
-                    let first = D::widen(D::add(first, w[1], four(acts[r], col + 4)));
-                    let second = D::add(_mm256_setzero_si256(), w[2], four(acts[r], col + 8));
-                    let second = D::widen(D::add(second, w[3], four(acts[r], col + 12)));
-                    let low = _mm256_set1_epi32(32 * if half == 0 { a.low } else { a.high });
-                    let part = _mm256_sub_epi32(_mm256_add_epi32(first, second), low);
-                    whole[r] = _mm256_add_epi32(whole[r], _mm256_mullo_epi32(part, s));
+unsafe fn stretch<D: Dot, S: Sub, const T: usize, const N: usize>(
+    tiles: &[&[u8]; T],
+    acts: &[ActRow],
+    panel: &mut Panel,
+    out: &mut [[f32; TILE]],
+) {
+    let blocks = tiles[0].len() / S::BYTES;
+    let rows = acts.len();
+    assert!(tiles.iter().all(|tile| tile.len() >= blocks * S::BYTES) && out.len() >= T * rows);
+    let cols = blocks * S::COUNT * QUANT;
+    out[..T * rows].fill([0.0; TILE]);
+    let step = (PANEL_SUBS / S::COUNT).max(1);
+    for first in (0..blocks).step_by(step) {
+        let count = step.min(blocks - first);
+        let subs = count * S::COUNT;
+        // SAFETY: blocks are whole; the panel has room for `T` times as many sub-blocks; `Act::of` checks that every
+        // row has all columns, and `out` was just checked.
+        unsafe {
+            for (t, tile) in tiles.iter().enumerate() {
+                for i in 0..subs {
+                    let block = tile.as_ptr().add((first + i / S::COUNT) * S::BYTES);
+                    expand(&S::at(block, i % S::COUNT), &mut panel.subs[t * PANEL_SUBS + i]);
                 }
             }
-            for r in 0..N {
-                let scale = _mm256_mul_ps(d, _mm256_set1_ps(acts[r].blocks.get_unchecked(8 * b + j).scale));
-                sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[r]), scale, sums[r]);
+            let panel = panel.subs.as_ptr();
+            let at = first * S::COUNT;
+            let mut row = 0;
+            while row + N <= rows {
+                panel_rows::<D, S, T, N>(panel, subs, &acts[row..row + N], at, cols, rows, out, row);
+                row += N;
+            }
+            while row < rows {
+                panel_rows::<D, S, T, 1>(panel, subs, &acts[row..row + 1], at, cols, rows, out, row);
+                row += 1;
             }
         }
     }
 }
 
-/// Group `i` of a half of a Q6_K sub-block: the nibble, and above it the bit pair.
+/// `subs` sub-blocks of a panel times `N` rows, added to what `out` holds of the row `row` and those after it.
+#[allow(clippy::too_many_arguments)]
 #[inline(always)]
-unsafe fn sixes(q: *const u8, odd: usize, half: usize, i: usize) -> __m256i {
-    // SAFETY: the 384 bytes of a chunk, as the caller vouches.
+unsafe fn panel_rows<D: Dot, S: Sub, const T: usize, const N: usize>(
+    panel: *const PanelSub,
+    subs: usize,
+    acts: &[ActRow],
+    at: usize,
+    cols: usize,
+    rows: usize,
+    out: &mut [[f32; TILE]],
+    row: usize,
+) {
+    // SAFETY: as `stretch`.
     unsafe {
-        let nibbles = load(q.add(32 * (4 * half + i)));
-        let pairs = load(q.add(256 + 32 * i));
-        let low = if odd == 0 { nibbles } else { _mm256_srli_epi16::<4>(nibbles) };
-        let high = match 2 * odd + half {
-            0 => _mm256_slli_epi16::<4>(pairs),
-            1 => _mm256_slli_epi16::<2>(pairs),
-            2 => pairs,
-            _ => _mm256_srli_epi16::<2>(pairs),
-        };
-        let low = _mm256_and_si256(low, _mm256_set1_epi8(0x0f));
-        _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)))
+        let mut from = [Act::of(&acts[0], cols).from(at); N];
+        for n in 1..N {
+            from[n] = Act::of(&acts[n], cols).from(at);
+        }
+        let acts = from;
+        let mut sums = [[_mm256_setzero_ps(); N]; T];
+        for t in 0..T {
+            for n in 0..N {
+                sums[t][n] = _mm256_loadu_ps(out[t * rows + row + n].as_ptr());
+            }
+        }
+        for i in 0..subs {
+            let mut expanded = [Expanded { at: panel, class: PhantomData }; T];
+            for (t, expanded) in expanded.iter_mut().enumerate() {
+                expanded.at = panel.add(t * PANEL_SUBS + i);
+            }
+            multiply::<D, Expanded<S>, T, N>(&expanded, &acts, i, &mut sums);
+        }
+        for t in 0..T {
+            for n in 0..N {
+                _mm256_storeu_ps(out[t * rows + row + n].as_mut_ptr(), sums[t][n]);
+            }
+        }
     }
 }
-
 /// Halves as floats, eight at a time.
 ///
 /// # Safety

@@ -77,7 +77,7 @@ struct Cache {
 
 impl Cache {
     fn new(shape: Shape) -> Self {
-        let group = KvGroup { name: "kv", layers: 1, kv_heads: shape.kv_heads, head_dim: shape.head_dim };
+        let group = KvGroup { name: "kv", layers: 1, kv_heads: shape.kv_heads, head_dim: shape.head_dim, window: None };
         let poison = if shape.cache == CacheType::F16 { 0x7e00_7e00u32 } else { f32::NAN.to_bits() };
         Self { shape, words: vec![poison; layer_bytes(&group, BLOCKS, shape.cache) / 4] }
     }
@@ -226,7 +226,7 @@ fn run(case: &Case, fused: bool) {
     let lab = Lab::new(0);
     let data = Data::new(case);
     let rows = data.rows();
-    let splits = case.shape.splits(rows + 1, data.table_len, 132);
+    let splits = case.shape.splits(rows + 1, 132);
     let attention = data.place(&lab, case, splits, fused);
     let mut first: Option<Vec<f32>> = None;
     for _ in 0..2 {

@@ -1,7 +1,8 @@
 //! Q4_K: 8 groups of 32 values, each `d * s * q - dm * m` with its own 6-bit `s` and `m`.
 //! Layout: half `d`, half `dm`, 12 bytes of `s` and `m`, 128 bytes of nibbles.
 
-use super::{half_at, inverse, nearest, put_half};
+use super::half_at;
+use super::lines::{Lines, Search, lines};
 
 /// Values in a block.
 pub const LEN: usize = 256;
@@ -63,101 +64,14 @@ pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     }
 }
 
-/// The block of finite values.
-///
-/// Each group gets the line `scale * q + min` that fits it best in the weighted least squares, out of several roundings;
-/// then lines and integers are rounded to what the block can hold.
+/// The block of finite values: the lines that fit best in the weighted least squares, out of several roundings.
 pub fn encode(values: &[f32; LEN], block: &mut [u8; BYTES]) {
-    let groups = values.as_chunks::<GROUP>().0;
-    let mut scales = [0f32; GROUPS];
-    let mut mins = [0f32; GROUPS];
-    let mut q = [0u8; LEN];
-    for (j, (group, q)) in groups.iter().zip(q.as_chunks_mut::<GROUP>().0).enumerate() {
-        (scales[j], mins[j]) = fit(group, q);
-    }
-    let largest = |a: &[f32; GROUPS]| a.iter().copied().fold(0f32, f32::max);
-    let (max_scale, max_min) = (largest(&scales), largest(&mins));
-    let levels = |a: &[f32; GROUPS], max: f32| {
-        let to_level = if max > 0.0 { 63.0 / max } else { 0.0 };
-        // Through a byte, as the reference does: a slightly negative scale becomes 255, then the highest level.
-        a.map(|v| (nearest(to_level * v, i32::MIN, i32::MAX) as u8).min(63))
-    };
-    let (s, m) = (levels(&scales, max_scale), levels(&mins, max_min));
-    put_half(block, 0, max_scale / 63.0);
-    put_half(block, 2, max_min / 63.0);
-    block[4..16].copy_from_slice(&pack_scales(&s, &m));
-
-    let (d, dm) = super_scales(block);
-    for (j, (group, q)) in groups.iter().zip(q.as_chunks_mut::<GROUP>().0).enumerate() {
-        let (scale, min) = (d * f32::from(s[j]), dm * f32::from(m[j]));
-        // Without a scale all integers decode to the same: those of the fit stay, as in the reference.
-        if scale != 0.0 {
-            *q = group.map(|v| nearest((v + min) / scale, 0, 15) as u8);
-        }
-    }
+    let Lines { d, dm, scales, q } = lines(values, &Search { most: 15, from: -1.0, tries: 20 });
+    block[..2].copy_from_slice(&d.to_le_bytes());
+    block[2..4].copy_from_slice(&dm.to_le_bytes());
+    block[4..16].copy_from_slice(&scales);
     for (i, byte) in block[16..].iter_mut().enumerate() {
         let low = i / 32 * 64 + i % 32;
         *byte = q[low] | q[low + 32] << 4;
     }
-}
-
-/// The scale and the negated minimum (both meant to be stored unsigned) of the best line through a group, and the
-/// integers along it.
-fn fit(x: &[f32; GROUP], q: &mut [u8; GROUP]) -> (f32, f32) {
-    const MOST: f32 = 15.0;
-    const TRIES: i32 = 20;
-    let mean_square = x.iter().fold(0f32, |sum, v| sum + v * v) / GROUP as f32;
-    let mean = mean_square.sqrt();
-    // Large values weigh more: they are the ones that matter in a product.
-    let weights = x.map(|v| mean + v.abs());
-    let (mut lo, mut hi, mut sum_w, mut sum_x) = (x[0], x[0], weights[0], weights[0] * x[0]);
-    for (&v, &w) in x.iter().zip(&weights).skip(1) {
-        lo = if v < lo { v } else { lo };
-        hi = if v > hi { v } else { hi };
-        sum_w += w;
-        sum_x += w * v;
-    }
-    // Zero must stay representable: minima are never positive.
-    lo = if lo > 0.0 { 0.0 } else { lo };
-    if hi == lo {
-        return (0.0, -lo);
-    }
-    let level = |v: f32, steps_per_unit: f32, from: f32| nearest(steps_per_unit * (v - from), 0, 15) as u8;
-    let error = |scale: f32, min: f32, levels: &[u8; GROUP]| {
-        x.iter().zip(&weights).zip(levels).fold(0f32, |sum, ((&v, w), &l)| {
-            let miss = scale * f32::from(l) + min - v;
-            sum + w * (miss * miss)
-        })
-    };
-    let plain = MOST / (hi - lo);
-    let (mut scale, mut min) = (inverse(plain), lo);
-    *q = x.map(|v| level(v, plain, min));
-    let mut least = error(scale, min, q);
-    for attempt in 0..=TRIES {
-        // The best minimum so far is where the next rounding starts from, as in the reference.
-        let steps_per_unit = (-1.0 + 0.1 * attempt as f32 + MOST) / (hi - min);
-        let levels = x.map(|v| level(v, steps_per_unit, min));
-        let (mut sum_l, mut sum_ll, mut sum_xl) = (0f32, 0f32, 0f32);
-        for ((&v, &w), &l) in x.iter().zip(&weights).zip(&levels) {
-            let l = f32::from(l);
-            sum_l += w * l;
-            sum_ll += w * l * l;
-            sum_xl += w * l * v;
-        }
-        let determinant = sum_w * sum_ll - sum_l * sum_l;
-        if determinant <= 0.0 || determinant.is_nan() {
-            continue;
-        }
-        let mut this_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
-        let mut this_min = (sum_ll * sum_x - sum_l * sum_xl) / determinant;
-        if this_min > 0.0 {
-            this_min = 0.0;
-            this_scale = sum_xl / sum_ll;
-        }
-        let this_error = error(this_scale, this_min, &levels);
-        if this_error < least {
-            (least, scale, min, *q) = (this_error, this_scale, this_min, levels);
-        }
-    }
-    (scale, -min)
 }

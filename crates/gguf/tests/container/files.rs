@@ -1,8 +1,8 @@
 //! Files on disk: G48, as far as a file system can be had in a test; and that opening reads what is there.
 
-use crate::raw::golden;
+use crate::raw::{Raw, golden};
 use std::path::PathBuf;
-use tombolo_gguf::{Fault, Gguf};
+use tombolo_gguf::{CUT_FILE_EXIT_CODE, Fault, Gguf, exit_when_a_file_is_cut};
 
 fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("tombolo-gguf-{}-{name}", std::process::id()))
@@ -27,15 +27,17 @@ fn g48_what_is_no_file() {
     let error = Gguf::open(&path("absent")).unwrap_err();
     assert!(matches!(error.fault, Fault::Io { what: "open", .. }), "{error}");
     assert!(error.to_string().contains("absent: cannot open: "), "{error}");
-    let error = Gguf::open(&std::env::temp_dir()).unwrap_err();
-    assert!(matches!(error.fault, Fault::NotAFile { found: "a directory" }), "{error}");
+    let directory = path("directory");
+    std::fs::create_dir_all(directory.join("m-00002-of-00002.gguf")).unwrap();
+    let error = Gguf::open(&directory).unwrap_err();
+    assert!(matches!(error.fault, Fault::NoModel { .. }), "{error}");
+    std::fs::remove_dir_all(directory).unwrap();
     let empty = path("empty");
     std::fs::write(&empty, []).unwrap();
     assert!(matches!(Gguf::open(&empty).unwrap_err().fault, Fault::Truncated { .. }));
     std::fs::remove_file(empty).unwrap();
 }
 
-#[cfg(unix)]
 #[test]
 fn g48_devices_links_and_sparse_files() {
     let error = Gguf::open("/dev/zero".as_ref()).unwrap_err();
@@ -48,6 +50,87 @@ fn g48_devices_links_and_sparse_files() {
     std::fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
     assert!(matches!(Gguf::open(&sparse).unwrap_err().fault, Fault::BadMagic { .. }));
     std::fs::remove_file(sparse).unwrap();
+}
+
+#[test]
+fn g48_pipes_are_not_waited_for() {
+    let pipe = path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let error = Gguf::open(&pipe).unwrap_err();
+    std::fs::remove_file(pipe).unwrap();
+    assert!(matches!(error.fault, Fault::NotAFile { found: "a device, pipe or socket" }), "{error}");
+    // Files of /proc say that they have no bytes.
+    assert!(matches!(Gguf::open("/proc/self/status".as_ref()).unwrap_err().fault, Fault::Truncated { .. }));
+}
+
+#[test]
+fn g48_a_file_that_changes_is_found_out() {
+    let path = path("changing.gguf");
+    std::fs::write(&path, golden().0).unwrap();
+    let length = golden().0.len() as u64;
+    let gguf = Gguf::open(&path).unwrap();
+    gguf.check_unchanged().unwrap();
+    // Another file under the same name: the one that is mapped lives on.
+    let other = path.with_extension("other");
+    std::fs::write(&other, b"other").unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    gguf.check_unchanged().unwrap();
+    assert_eq!(gguf.bytes(&gguf.tensors()[0]).len(), 68);
+
+    std::fs::write(&path, golden().0).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+    let error = gguf.check_unchanged().unwrap_err();
+    assert!(matches!(error.fault, Fault::Changed { was, is: 100 } if was == length), "{error}");
+    assert!(error.to_string().contains("changing.gguf: changed while it was in use"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    gguf.check_unchanged().unwrap();
+}
+
+#[test]
+fn bytes_that_were_released_come_back() {
+    let path = path("released.gguf");
+    let mut w = tombolo_gguf::Writer::new(Vec::new());
+    w.tensor("t", &[1 << 20], tombolo_gguf::TensorType::F32).unwrap().finish_header().unwrap();
+    let data: Vec<u8> = (0..4usize << 20).map(|i| (i % 251) as u8).collect();
+    w.data(&data).unwrap();
+    std::fs::write(&path, w.finish().unwrap()).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let info = gguf.tensor("t").unwrap();
+    for _ in 0..2 {
+        assert!(gguf.bytes(info) == data);
+        gguf.release(info);
+    }
+    assert!(gguf.bytes(info) == data);
+    golden().read().unwrap().release(info);
+}
+
+/// Set for a copy of this test program that is to read past the end of a file.
+const READ_CUT_FILE: &str = "TOMBOLO_TEST_READ_CUT_FILE";
+
+#[test]
+fn g48_a_file_that_is_cut_ends_the_program_with_one_line() {
+    if let Some(path) = std::env::var_os(READ_CUT_FILE) {
+        exit_when_a_file_is_cut().unwrap();
+        let gguf = Gguf::open(path.as_ref()).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+        let sum: u64 = gguf.bytes(&gguf.tensors()[0]).iter().map(|&b| u64::from(b)).sum();
+        panic!("read {sum} from a file that is not there");
+    }
+    let path = path("cut.gguf");
+    std::fs::write(&path, Raw::new(1, 0).tensor("t", &[1 << 20], 24, 0).data(1 << 20).0).unwrap();
+    let test = "files::g48_a_file_that_is_cut_ends_the_program_with_one_line";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(READ_CUT_FILE, &path)
+        .output()
+        .unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let errors = String::from_utf8(child.stderr).unwrap();
+    assert_eq!(child.status.code(), Some(CUT_FILE_EXIT_CODE), "{errors}");
+    let line = errors.lines().last().unwrap();
+    assert!(line.starts_with("error: ") && line.contains("cut.gguf: bytes that were there"), "{errors}");
 }
 
 #[test]

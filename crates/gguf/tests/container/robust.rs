@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tombolo_gguf::Gguf;
 
 /// Touches everything that an accepted file offers.
-fn use_it(gguf: &Gguf) {
+pub(crate) fn use_it(gguf: &Gguf) {
     for info in gguf.tensors() {
         assert_eq!(gguf.bytes(info).len() as u64, info.bytes);
         assert_eq!(gguf.tensor(&info.name), Some(info));
@@ -14,6 +14,7 @@ fn use_it(gguf: &Gguf) {
         let m = gguf.metadata();
         assert!(m.get(key).is_some());
         let _ = (m.u64(key), m.f32(key), m.bool(key), m.str(key), m.strings(key), m.i64s(key), m.f32s(key));
+        let _ = (m.u64_per_layer(key, 2), m.f32_per_layer(key, 2), m.bool_per_layer(key, 2));
     }
 }
 

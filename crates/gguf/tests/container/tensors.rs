@@ -1,7 +1,7 @@
 //! Tensor descriptions and data: G20 to G33.
 
 use crate::raw::{Raw, assert_fault, golden, one_tensor};
-use tombolo_gguf::{Fault, TensorType};
+use tombolo_gguf::{Fault, TensorType, Warning};
 
 const F32: u32 = 0;
 
@@ -100,7 +100,10 @@ fn g32_truncated_data() {
 #[test]
 fn g33_bytes_after_the_last_tensor_are_counted() {
     assert_eq!(golden().read().unwrap().trailing_bytes(), 0);
-    assert_eq!(one_tensor("t", &[4], F32, 0).room(10).read().unwrap().trailing_bytes(), 42);
+    let gguf = one_tensor("t", &[4], F32, 0).room(10).read().unwrap();
+    assert_eq!(gguf.trailing_bytes(), 42);
+    assert_eq!(gguf.warnings(), [Warning::TrailingBytes { path: None, bytes: 42 }]);
+    assert_eq!(golden().read().unwrap().warnings(), []);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Metadata values: G11, G12, G14 to G19; and what the accessors make of good ones.
 
 use crate::raw::{ARRAY, Raw, STRING, U32, assert_fault, golden};
-use tombolo_gguf::{Array, Fault, Value, limits};
+use tombolo_gguf::{Array, Fault, Value, ValueError, Warning, limits};
 
 #[test]
 fn g11_value_types() {
@@ -20,10 +20,19 @@ fn g12_duplicate_keys() {
 
 #[test]
 fn g14_strings_are_utf_8() {
-    let raw = Raw::new(0, 1).key("general.name", STRING).u64(2).bytes(&[0xc3, 0x28]);
-    assert_fault!(raw, Fault::BadUtf8 { key } if key == "general.name");
-    let raw = Raw::new(0, 1).array("tokens", STRING, 1).u64(1).bytes(&[0xff]);
-    assert_fault!(raw, Fault::BadUtf8 { key } if key == "tokens");
+    for key in ["general.architecture", "tokenizer.chat_template"] {
+        let raw = Raw::new(0, 1).key(key, STRING).u64(2).bytes(&[0xc3, 0x28]);
+        assert_fault!(raw, Fault::BadUtf8 { key: k } if k == key);
+    }
+    let raw = Raw::new(0, 1).array("tokenizer.ggml.tokens", STRING, 1).u64(1).bytes(&[0xff]);
+    assert_fault!(raw, Fault::BadUtf8 { key } if key == "tokenizer.ggml.tokens");
+    // What nothing depends on is shown as well as it can be.
+    let raw = Raw::new(0, 2).key("general.name", STRING).u64(2).bytes(&[0xc3, 0x28]);
+    let gguf = raw.array("general.tags", STRING, 2).string("a").u64(1).bytes(&[0xff]).read().unwrap();
+    assert_eq!(gguf.metadata().str("general.name"), Some("\u{fffd}("));
+    let warned = |key: &str| Warning::NotUtf8 { path: None, key: key.into() };
+    assert_eq!(gguf.warnings(), [warned("general.name"), warned("general.tags")]);
+    assert_eq!(gguf.warnings()[0].to_string(), "GGUF in memory: key \"general.name\" has a string that is not UTF-8");
 }
 
 #[test]
@@ -106,4 +115,33 @@ fn accessors_widen() {
     assert_eq!(m.get("flags"), Some(&Value::Array(Array::Bool(vec![false, true]))));
     let keys: Vec<&str> = m.iter().map(|(key, _)| key).collect();
     assert_eq!(keys[..3], ["general.architecture", "general.alignment", "u8"], "the file's order");
+}
+
+#[test]
+fn one_value_or_one_per_layer() {
+    let raw = Raw::new(0, 8).key("one", U32).u32(7).array("many", U32, 3).u32(1).u32(2).u32(3);
+    let raw = raw.array("signed", 5, 2).u32(4).u32(u32::MAX).array("flags", 7, 2).bytes(&[0, 1]);
+    let raw = raw.array("numbers", U32, 2).u32(1).u32(2).key("name", STRING).string("x");
+    let raw = raw.key("half", 6).bytes(&0.5f32.to_le_bytes()).array("names", STRING, 2).string("x").string("y");
+    let gguf = raw.read().unwrap();
+    let m = gguf.metadata();
+    let layers = |key: &str, found| ValueError::Layers { key: key.into(), found, layers: 2 };
+    assert_eq!(m.u64_per_layer("absent", 2), Ok(None));
+    assert_eq!(m.u64_per_layer("one", 4), Ok(Some(vec![7; 4])));
+    assert_eq!(m.u64_per_layer("many", 3), Ok(Some(vec![1, 2, 3])));
+    assert_eq!(m.u64_per_layer("many", 2), Err(layers("many", 3)));
+    assert_eq!(
+        m.u64_per_layer("signed", 2).unwrap_err().to_string(),
+        "key \"signed\" is an array with -1 at 1; a whole number is wanted, one or one per layer"
+    );
+    assert_eq!(m.f32_per_layer("half", 2), Ok(Some(vec![0.5; 2])));
+    assert_eq!(m.f32_per_layer("signed", 2), Ok(Some(vec![4.0, -1.0])));
+    assert_eq!(m.bool_per_layer("flags", 2), Ok(Some(vec![false, true])));
+    assert_eq!(m.bool_per_layer("flags", 3), Err(ValueError::Layers { key: "flags".into(), found: 2, layers: 3 }));
+    assert!(matches!(m.bool_per_layer("numbers", 2), Err(ValueError::Type { .. })));
+    for key in ["name", "names"] {
+        assert!(matches!(m.u64_per_layer(key, 2), Err(ValueError::Type { .. })), "{key}");
+        assert!(matches!(m.f32_per_layer(key, 2), Err(ValueError::Type { .. })), "{key}");
+    }
+    assert!(matches!(m.u64_per_layer("half", 2), Err(ValueError::Type { found, .. }) if found == "0.5"));
 }

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &DecodeArgs) -> Result<ExitCode, Error> {
     let mut measured = || {
         for split in &splits {
             let mut loaded = load::load(&gguf, &config, &args.device, split, capacity)?;
-            loaded.engine.set_cancel(interrupt::is_pressed);
+            loaded.engine.set_between_chunks(interrupt::between_chunks);
             loaded.print_summary();
             for &test in &tests {
                 let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());

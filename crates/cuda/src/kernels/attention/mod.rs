@@ -89,13 +89,14 @@ impl Shape {
         (self.rows_slots() / (self.heads / self.kv_heads)).max(1)
     }
 
-    /// Into how many parts [`attention_decode`] may split a context: enough to fill the device at long contexts, but never
-    /// more blocks than are resident at once (two on a multiprocessor): the product after it starts to stage its weights
-    /// when the last of them has started.
-    pub fn splits(&self, rows: usize, table_len: usize, multiprocessors: usize) -> usize {
+    /// Into how many parts [`attention_decode`] may split a context, which is also how many blocks a head is launched
+    /// with: as many as are resident at once, two on a multiprocessor, since the product after it starts to stage its
+    /// weights when the last of them has started. A short context leaves most of them without work, and they are launched
+    /// all the same: with 32 blocks instead of 256, that product's blocks gather on the multiprocessors that are free
+    /// sooner (8B shape on an H200: 475 against 517 tokens a second).
+    pub fn splits(&self, rows: usize, multiprocessors: usize) -> usize {
         let blocks = rows * self.groups(self.decode_slots(rows));
-        // A part is at least four KV blocks (LEAST_BLOCKS of attention.cu).
-        (2 * multiprocessors / blocks).min(table_len.div_ceil(4)).clamp(1, 64)
+        (2 * multiprocessors / blocks).clamp(1, 64)
     }
 
     /// Bytes of [`Attention::parts`].
@@ -313,10 +314,10 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_split_only_where_blocks_are_short() {
+    fn few_rows_are_split_until_the_device_is_full() {
         let s = Shape { heads: 32, kv_heads: 8, head_dim: 128, cache: CacheType::F16 };
-        assert_eq!(s.splits(1, 1024, 132), 8);
-        assert_eq!(s.splits(64, 1024, 132), 1);
-        assert_eq!(s.splits(1, 4, 132), 1, "one part per four KV blocks at most");
+        assert_eq!(s.splits(1, 132), 8);
+        assert_eq!(s.splits(64, 132), 1);
+        assert!(s.splits(3, 132) * 3 * s.groups(s.decode_slots(3)) <= 2 * 132);
     }
 }

@@ -1,0 +1,83 @@
+//! How fast the kernels are: `cargo test --release -p tombolo-cpu -- --ignored --nocapture speed`.
+//!
+//! Each figure is that of the quickest of many short runs, which a busy machine disturbs least. In cache; what memory
+//! makes of it is measured by the example `speed`.
+
+use super::tests::{Random, type_of};
+use super::*;
+use crate::pack::{pack_tile, tile_bytes};
+use std::time::Instant;
+use tombolo_gguf::quant;
+
+/// Seconds of the quickest of many runs.
+fn quickest(mut work: impl FnMut()) -> f64 {
+    let mut best = f64::MAX;
+    let begin = Instant::now();
+    while begin.elapsed().as_secs_f64() < 0.15 {
+        let start = Instant::now();
+        work();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+#[test]
+#[ignore = "a benchmark"]
+fn speed_of_products() {
+    let mut random = Random::new(1);
+    let (cols, rows) = (1536, 48);
+    for table in Tier::available().into_iter().filter_map(Kernels::of) {
+        println!("{:?}, {cols} columns: 10^9 products a second with 1, 4, {rows} rows", table.tier);
+        for kind in Kind::ALL {
+            let mut row = Vec::new();
+            quant::encode(type_of(kind), &random.values(cols), &mut row).unwrap();
+            let mut tile = vec![0; tile_bytes(kind, cols)];
+            pack_tile(kind, &[&row[..]; TILE], &mut tile);
+            let (mut quants, mut blocks) = (vec![0; rows * cols], vec![ActBlock::default(); rows * cols / QUANT]);
+            (table.quantize)(&random.values(rows * cols), &mut quants, &mut blocks);
+            let acts: Vec<ActRow> = quants
+                .chunks(cols)
+                .zip(blocks.chunks(cols / QUANT))
+                .map(|(quants, blocks)| ActRow { quants, blocks })
+                .collect();
+            let mut out = vec![[0f32; TILE]; 2 * rows];
+            let mut panel = Panel::new();
+            let speed = |rows: usize, s: f64| (rows * TILE * cols) as f64 / s * 1e-9;
+            let one = quickest(|| (table.tile)(kind, &tile, &acts[..1], &mut out));
+            let four = quickest(|| (table.tile)(kind, &tile, &acts[..4], &mut out));
+            let many = quickest(|| (table.block)(kind, &[&tile, &tile], &acts, &mut panel, &mut out));
+            let expand = quickest(|| (table.block)(kind, &[&tile, &tile], &acts[..1], &mut panel, &mut out))
+                / (2.0 * (TILE * cols) as f64)
+                * 1e9;
+            println!(
+                "{kind:?}: {:.1}, {:.1}, {:.1}; expand {expand:.3} ns a weight",
+                speed(1, one),
+                speed(4, four),
+                speed(2 * rows, many)
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "a benchmark"]
+fn speed_of_the_rest() {
+    let mut random = Random::new(2);
+    for table in Tier::available().into_iter().filter_map(Kernels::of) {
+        println!("{:?}", table.tier);
+        let (x, w) = (random.values(1536), random.values(1536));
+        let mut out = vec![0f32; 1536];
+        let ns = |s: f64| s * 1e9 / 1536.0;
+        let (mut quants, mut blocks) = (vec![0i8; 1536], vec![ActBlock::default(); 48]);
+        println!("quantize {:.3} ns a value", ns(quickest(|| (table.quantize)(&x, &mut quants, &mut blocks))));
+        println!("silu_mul {:.3} ns a value", ns(quickest(|| (table.silu_mul)(&x, &w, &mut out))));
+        println!("rms_norm {:.3} ns a value", ns(quickest(|| (table.rms_norm)(&mut out, &w, 1e-5))));
+        println!("add {:.3} ns a value", ns(quickest(|| (table.add)(&mut out, &w))));
+        let turns = [[0.6, 0.8]; 32];
+        let rope = |f: fn(&mut [f32], &[[f32; 2]]), head: &mut [f32]| quickest(|| f(head, &turns)) * 1e9 / 64.0;
+        println!("rope_interleaved {:.3} ns a value", rope(table.rope_interleaved, &mut out[..64]));
+        println!("rope_half_split {:.3} ns a value", rope(table.rope_half_split, &mut out[..64]));
+        let dot = quickest(|| out[0] = (table.dot)(&x, &w));
+        println!("dot {:.1}·10^9 products a second", 1536.0 / dot * 1e-9);
+    }
+}
