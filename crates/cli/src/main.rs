@@ -9,6 +9,7 @@ mod error;
 mod interrupt;
 mod limits;
 mod load;
+mod memory;
 mod output;
 mod progress;
 

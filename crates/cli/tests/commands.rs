@@ -246,3 +246,18 @@ fn an_interrupt_leaves_whole_json() {
     assert_eq!(ran.code, Some(130), "{}", ran.err);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&ran.out).unwrap(), serde_json::json!([]));
 }
+
+#[test]
+fn a_dummy_needs_no_file() {
+    let ids = |seed: &str| {
+        let args = ["run", "dummy:tiny", "--tokens", "1,2,3", "-n", "4", "--temp", "0", "--device", "cpu", "-s", seed];
+        succeed(&args).out
+    };
+    assert_eq!(ids("1"), ids("2"));
+    // Its header alone is looked at: it has 404 GiB.
+    let json: serde_json::Value = serde_json::from_str(&succeed(&["inspect", "dummy:glm5", "--json"]).out).unwrap();
+    assert!(json["parameters"].as_u64().is_some_and(|n| n / 10_000_000 == 75_386), "{}", json["parameters"]);
+    let ran = run(&["run", "dummy:huge"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("dummy:glm5-tp8-rank") && ran.err.trim_end().lines().count() == 1, "{}", ran.err);
+}

@@ -51,7 +51,6 @@ pub(crate) struct Scratch {
     places: Vec<usize>,
     /// By visit: its row and expert.
     visits: Vec<(usize, usize)>,
-    x: Vec<f32>,
     gate: Vec<f32>,
     up: Vec<f32>,
     activated: Vec<f32>,
@@ -68,30 +67,26 @@ impl Experts<'_> {
         scratch: &mut Scratch,
         out: &mut [f32],
     ) -> Result<(), Panicked> {
-        let Scratch { places, visits, x, gate, up, activated, out: results } = scratch;
+        let Scratch { places, visits, gate, up, activated, out: results } = scratch;
         self.sort(places, visits);
         let visits = &*visits;
         let (hidden, width) = (self.hidden, self.width);
-        x.resize(visits.len() * hidden, 0.0);
         for values in [&mut *gate, &mut *up, &mut *activated] {
             values.resize(visits.len() * width, 0.0);
         }
         results.resize(visits.len() * hidden, 0.0);
-        let to = Grid::new(x, hidden);
-        pool.split(visits.len(), GRAIN_VALUES / hidden, &|part| {
-            for visit in part {
-                // SAFETY: every visit is in one task's range.
-                let to = unsafe { to.rows(visit..visit + 1) };
-                to.copy_from_slice(&self.x[visits[visit].0 * hidden..][..hidden]);
-            }
-        })?;
-        self.products(visits, [(&self.gate, gate), (&self.up, up)], |products| {
-            linear::run(pool, kernels, x, hidden, products, quantized)
+        // Rows are read where they are, and quantized once for all of their experts.
+        let from_row = |place: usize| [visits[place].0 as u32, place as u32];
+        self.products(visits, from_row, [(&self.gate, gate), (&self.up, up)], |products| {
+            linear::run(pool, kernels, self.x, hidden, products, quantized)
         })?;
         self.activate(pool, kernels, visits, gate, up, activated)?;
-        self.products(visits, [(&self.down, results)], |products| {
-            linear::run(pool, kernels, activated, width, products, quantized)
-        })?;
+        self.products(
+            visits,
+            |place| [place as u32; 2],
+            [(&self.down, results)],
+            |products| linear::run(pool, kernels, activated, width, products, quantized),
+        )?;
         self.combine(pool, kernels, places, results, out)
     }
 
@@ -107,10 +102,11 @@ impl Experts<'_> {
         }
     }
 
-    /// Hands `run` one product per stack and visited expert.
+    /// Hands `run` one product per stack and visited expert; a visit takes the input's row `pair(visit)[0]`.
     fn products<const N: usize>(
         &self,
         visits: &[(usize, usize)],
+        pair: impl Fn(usize) -> [u32; 2],
         stacks: [(&Stack, &mut Vec<f32>); N],
         run: impl FnOnce(&[Product]) -> Result<(), Panicked>,
     ) -> Result<(), Panicked> {
@@ -119,7 +115,7 @@ impl Experts<'_> {
             let width = out.len() / visits.len().max(1);
             (stack, Grid::new(out, width))
         });
-        let pairs: Vec<[u32; 2]> = (0..visits.len() as u32).map(|place| [place; 2]).collect();
+        let pairs: Vec<[u32; 2]> = (0..visits.len()).map(pair).collect();
         let mut products = Vec::with_capacity(N * runs.len());
         let mut first = 0;
         for of_expert in runs {

@@ -70,6 +70,8 @@ fn models() -> Vec<(&'static str, Arc<Gguf>)> {
         ("mixed types", mixed_types()),
         ("tiny-llama-q4_0", open("tiny-llama-q4_0.gguf")),
         ("tiny-qwen3", open("tiny-qwen3.gguf")),
+        ("tiny-gemma3", open("tiny-gemma3.gguf")),
+        ("tiny-gpt-oss", open("tiny-gpt-oss.gguf")),
     ]
 }
 

@@ -51,3 +51,38 @@ fn tiny_llama_q4_k() {
 fn tiny_qwen3() {
     check("tiny-qwen3", &[1, 2, 4], 1e-4);
 }
+
+/// Biases everywhere; the frequencies of Llama 3.1.
+#[test]
+fn tiny_llama_biases() {
+    check("tiny-llama-biases", &[1, 2, 4], 1e-4);
+}
+
+/// Biases of q, k and v; YaRN.
+#[test]
+fn tiny_qwen2() {
+    check("tiny-qwen2", &[1, 2, 4], 1e-4);
+}
+
+/// Experts in a llama; linear scaling.
+#[test]
+fn tiny_mixtral() {
+    check("tiny-mixtral", &[1, 2, 4], 1e-4);
+}
+
+#[test]
+fn tiny_qwen3moe() {
+    check("tiny-qwen3moe", &[1, 2, 4], 1e-4);
+}
+
+/// Windows, four norms, a scaled embedding, GELU, a soft cap.
+#[test]
+fn tiny_gemma3() {
+    check("tiny-gemma3", &[1, 2, 4], 1e-4);
+}
+
+/// Windows, sinks, biases of experts, YaRN, MXFP4.
+#[test]
+fn tiny_gpt_oss() {
+    check("tiny-gpt-oss", &[1, 2, 4], 1e-4);
+}

@@ -8,6 +8,7 @@
 mod backend;
 mod build;
 mod config;
+pub mod dummy;
 mod error;
 pub mod limits;
 mod op;

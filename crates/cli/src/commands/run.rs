@@ -17,7 +17,7 @@ use std::time::Instant;
 use tombolo_engine::{Context, EngineError, Finish};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Config, Sampling};
-use tombolo_text::{ChatTemplate, Message, TextError, Tokenizer};
+use tombolo_text::{ChatTemplate, Conversation, Message, TextError, Tokenizer};
 
 /// Context where none is asked for, if the model has as much.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -133,6 +133,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         Err(_) if args.tokens.is_some() => None,
         Err(error) => return Err(at_file(&gguf, &error)),
     };
+    for warning in tokenizer.iter().filter(|_| args.tokens.is_none()).flat_map(Tokenizer::warnings) {
+        output::say_safely(&format!("warning: {warning}"));
+    }
     let template = match &tokenizer {
         Some(tokenizer) if !args.no_chat && args.tokens.is_none() => template(&gguf, tokenizer, args)?,
         _ => None,
@@ -302,13 +305,13 @@ pub(crate) fn rendered(
     tokenizer: &Tokenizer,
     messages: &[Message],
 ) -> Result<Vec<u32>, Error> {
-    let text = template.render(messages, true).map_err(|e| match e {
+    let conversation = Conversation::new(messages);
+    template.prompt(&conversation).and_then(|prompt| tokenizer.encode_prompt(&prompt)).map_err(|e| match e {
         TextError::NoThread(_) => failure(e),
         TextError::Template(_) | TextError::TemplateSyntax(_) | TextError::TemplateFuel { .. } => in_template(gguf, &e),
         // The conversation is too long.
         _ => input(e),
-    })?;
-    tokenizer.encode(&text, true).map_err(input)
+    })
 }
 
 impl Session {

@@ -3,6 +3,7 @@
 //! All tiers give the same bits, so that a result depends neither on the machine nor on how many rows were computed
 //! together. No weights, threads or programs live here.
 
+mod attend;
 mod lanes;
 mod panel;
 mod scalar;
@@ -11,8 +12,11 @@ mod speed;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tile;
+mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_convert;
 #[cfg(target_arch = "x86_64")]
 mod x86_dot;
 #[cfg(target_arch = "x86_64")]
@@ -126,6 +130,8 @@ macro_rules! kernels {
             pub(crate) widen: fn(halves: &[u8], out: &mut [f32]),
             /// Floats as little-endian halves, rounded to the nearest, ties to even.
             pub(crate) narrow: fn(values: &[f32], halves: &mut [u8]),
+            /// A row as 8-bit integers with a scale per 32 values.
+            pub(crate) quantize: fn(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]),
             $($(#[$doc])* pub(crate) $name: fn($($arg: $ty),*) $(-> $ret)?,)*
         }
 
@@ -135,7 +141,8 @@ macro_rules! kernels {
             block: scalar::block,
             widen: scalar::widen,
             narrow: scalar::narrow,
-            $($name: |$($arg: $ty),*| lanes::$name($($arg),*),)*
+            quantize: scalar::quantize,
+            $($name: |$($arg: $ty),*| lanes::$name::<vector::Plain>($($arg),*),)*
         };
 
         #[cfg(target_arch = "x86_64")]
@@ -160,17 +167,22 @@ macro_rules! kernels {
             #[target_feature(enable = $features)]
             fn widen(halves: &[u8], out: &mut [f32]) {
                 // SAFETY: as above.
-                unsafe { x86::widen(halves, out) }
+                unsafe { x86_convert::widen(halves, out) }
             }
             #[target_feature(enable = $features)]
             fn narrow(values: &[f32], halves: &mut [u8]) {
                 // SAFETY: as above.
-                unsafe { x86::narrow(values, halves) }
+                unsafe { x86_convert::narrow(values, halves) }
+            }
+            #[target_feature(enable = $features)]
+            fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
+                // SAFETY: as above.
+                unsafe { x86_convert::quantize(x, quants, blocks) }
             }
             $(
                 #[target_feature(enable = $features)]
                 fn $name($($arg: $ty),*) $(-> $ret)? {
-                    lanes::$name($($arg),*)
+                    lanes::$name::<vector::Avx>($($arg),*)
                 }
             )*
             Kernels {
@@ -183,6 +195,8 @@ macro_rules! kernels {
                 widen: |halves, out| unsafe { widen(halves, out) },
                 // SAFETY: as above.
                 narrow: |values, halves| unsafe { narrow(values, halves) },
+                // SAFETY: as above.
+                quantize: |x, quants, blocks| unsafe { quantize(x, quants, blocks) },
                 $(
                     // SAFETY: as above.
                     $name: |$($arg: $ty),*| unsafe { $name($($arg),*) },
@@ -193,10 +207,8 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// `Σ a·b`.
-    fn dot(a: &[f32], b: &[f32]) -> f32;
-    /// One weight row times four rows; each result has the bits of `dot`.
-    fn dot4(w: &[f32], x: [&[f32]; 4]) -> [f32; 4];
+    /// Four weight rows, `w: [4, cols]`, times any number of rows: `out[row][weight row]`.
+    fn products(w: &[f32], x: &[&[f32]], out: &mut [[f32; 4]]);
     /// `x = x / sqrt(mean(x²) + eps) ⊙ weight`.
     fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32);
     /// `sum += x`.
@@ -215,8 +227,6 @@ kernels! {
     fn rope_interleaved(head: &mut [f32], turns: &[[f32; 2]]);
     /// Turns pairs `(j, j + turns.len())` of one head.
     fn rope_half_split(head: &mut [f32], turns: &[[f32; 2]]);
-    /// A row as 8-bit integers with a scale per 32.
-    fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]);
     /// Folds the positions `valid[i]` of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
     fn attend(heads: &mut Heads, valid: &[Range<usize>], k: &[f32], v: &[f32], scoring: Scoring);
     /// Where the first of the largest values is.

@@ -87,10 +87,12 @@ fn join(ranks: Vec<&StepOutput>) -> StepOutput {
     StepOutput { tokens: ranks[0].tokens.clone(), logits: logits.collect() }
 }
 
-/// Blocks `first ..` for a sequence of up to 256 tokens, in an order that is not the obvious one.
+/// Blocks for a sequence of up to 256 tokens, in an order that is not the obvious one; of the second group, if there is
+/// one, in another.
 pub(crate) fn sequence(number: usize) -> Sequence {
     let len = 256 / BLOCK_TOKENS;
-    Sequence { tables: vec![(0..len).map(|b| (number * len + (len - 1 - b)) as u32).collect()] }
+    let block = |b: usize| (number * len + b) as u32;
+    Sequence { tables: vec![(0..len).rev().map(block).collect(), (0..len).map(|b| block(b ^ 1)).collect()] }
 }
 
 /// Rows for `tokens` of sequence `sequence` from position `start` on; all of them want logits if `all`, else the last.
