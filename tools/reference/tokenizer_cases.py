@@ -70,7 +70,7 @@ PRE = {
     "kimi-k2": split(KIMI),
     "tekken": split(cased_words("", "", "", r"[\r\n/]*")),
 }
-IGNORES_MERGES = {"llama-bpe", "glm4", "kimi-k2", "tekken"}
+IGNORES_MERGES = {"llama-bpe", "glm4", "gpt-4o", "kimi-k2", "tekken"}
 COMPOSES = {"qwen2", "qwen35"}
 # SentencePiece: whether a space is put before a text, and the tokens added by hand.
 SCORED = {

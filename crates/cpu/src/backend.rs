@@ -1,13 +1,13 @@
 //! One rank: loading it, and the queue of steps in front of it.
 
 use crate::kernels::Kernels;
-use crate::kv::Kv;
+use crate::kv::Cache;
 use crate::linear::Quantized;
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::run::{Stage, stages};
 use crate::weights::{self, Held};
-use crate::{LoadError, Options, experts};
+use crate::{LoadError, Options, experts, select};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct CpuBackend {
     pub(crate) program: Program,
     pub(crate) stages: Vec<Stage>,
     pub(crate) held: Vec<Held>,
-    pub(crate) kv: Vec<Kv>,
+    pub(crate) kv: Vec<Cache>,
     /// Activations, in the order of the program's buffers.
     pub(crate) buffers: Vec<Memory<f32>>,
     pub(crate) kernels: &'static Kernels,
@@ -50,6 +50,7 @@ pub(crate) struct Scratch {
     /// Of an all-reduce.
     pub(crate) sum: Vec<f32>,
     pub(crate) experts: experts::Scratch,
+    pub(crate) select: select::Scratch,
     /// Per rotation, `[rows, pairs]` of cosine and sine.
     pub(crate) turns: Vec<Vec<[f32; 2]>>,
 }
@@ -79,7 +80,7 @@ impl CpuBackend {
             let block_bytes = group.layers * group.values_per_token() * BLOCK_TOKENS * bytes_per_value;
             let mib = block_bytes.saturating_mul(capacity.blocks) >> 20;
             let no_room = |source| LoadError::Memory { what: format!("KV group '{}'", group.name), mib, source };
-            Kv::new(group, capacity.blocks, wide).map_err(no_room)
+            Cache::new(group, capacity.blocks, wide).map_err(no_room)
         });
         let kv = kv.collect::<Result<_, _>>()?;
         let buffers = program.buffers.iter().map(|buffer| {

@@ -5,9 +5,63 @@
 
 use crate::kernels::{BLOCK, Kernels};
 use crate::memory::Memory;
-use tombolo_model::{KvGroup, limits};
+use crate::row_cache::RowCache;
+use tombolo_model::{KvGroup, Values, limits};
 
-/// The cache of one KV group.
+/// The cache of any group.
+pub(crate) enum Cache {
+    /// Keys and values by head.
+    Heads(Kv),
+    /// Keys alone, of one head.
+    Rows(RowCache),
+}
+
+impl Cache {
+    /// Room for `blocks` blocks in every layer; values in f32 if `wide`, else in f16.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn new(group: &KvGroup, blocks: usize, wide: bool) -> std::io::Result<Self> {
+        Ok(match group.values {
+            Values::Own => Self::Heads(Kv::new(group, blocks, wide)?),
+            Values::OfKey(_) | Values::None => Self::Rows(RowCache::new(group, blocks, wide)?),
+        })
+    }
+
+    /// The cache of grouped-query attention: operations and groups fit each other by construction of the program.
+    pub(crate) fn heads(&self) -> &Kv {
+        match self {
+            Self::Heads(kv) => kv,
+            Self::Rows(_) => unreachable!("keys by head are wanted of a group without"),
+        }
+    }
+
+    /// The same, to write.
+    pub(crate) fn heads_mut(&mut self) -> &mut Kv {
+        match self {
+            Self::Heads(kv) => kv,
+            Self::Rows(_) => unreachable!("keys by head are wanted of a group without"),
+        }
+    }
+
+    /// The cache of latents or of index keys.
+    pub(crate) fn rows(&self) -> &RowCache {
+        match self {
+            Self::Rows(rows) => rows,
+            Self::Heads(_) => unreachable!("rows are wanted of a group of heads"),
+        }
+    }
+
+    /// The same, to write.
+    pub(crate) fn rows_mut(&mut self) -> &mut RowCache {
+        match self {
+            Self::Rows(rows) => rows,
+            Self::Heads(_) => unreachable!("rows are wanted of a group of heads"),
+        }
+    }
+}
+
+/// The cache of one KV group of heads.
 pub(crate) struct Kv {
     heads: usize,
     dim: usize,

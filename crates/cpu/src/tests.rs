@@ -12,7 +12,7 @@ use std::io::Cursor;
 use std::sync::Arc;
 use tombolo_gguf::{Gguf, TensorType, Writer, quant};
 use tombolo_model::{
-    Arith, BufferId, KvGroup, Op, Program, Row, Sequence, Shard, Slice, Step, Token, Weight, WeightId,
+    Arith, BufferId, KvGroup, Op, Program, Row, Sequence, Shard, Slice, Step, Token, Values, Weight, WeightId,
 };
 
 const TYPES: [TensorType; 16] = [
@@ -192,7 +192,7 @@ struct Case {
 
 fn case(wide: bool, heads: usize, kv_heads: usize, dim: usize) -> Case {
     let mut random = Random::new(9);
-    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim, window: None };
+    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim, values: Values::Own, window: None };
     let kernels = Kernels::of(Tier::best()).unwrap();
     let mut kv = Kv::new(&group, 8, wide).unwrap();
     // What lies in a cache beyond a sequence's end must not matter.

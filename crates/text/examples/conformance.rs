@@ -12,7 +12,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use tombolo_gguf::Gguf;
@@ -121,19 +121,25 @@ fn encode(vocabulary: &str, texts: &str) -> Outcome {
     Ok(true)
 }
 
-/// How long it takes to build a tokenizer, and to encode a mebibyte of one thing.
+/// Time that this thread has run for, which a busy machine does not lengthen as much as the clock's; Linux only.
+fn ran() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0))
+}
+
+/// How long it takes to build a tokenizer, and to encode a mebibyte of one thing, in time of the processor.
 fn times(vocabularies: &[&str]) -> Outcome {
     const WORDS: &str = "The tide runs over the bar of sand twice a day; in 1914 there were 27 lighthouses.\n";
     for vocabulary in vocabularies {
         let file = Gguf::open(Path::new(vocabulary))?;
-        let start = Instant::now();
+        let start = ran();
         let tokenizer = Tokenizer::from_metadata(file.metadata())?;
-        println!("{vocabulary}: {} tokens, built in {:?}", tokenizer.vocabulary(), start.elapsed());
+        println!("{vocabulary}: {} tokens, built in {:?}", tokenizer.vocabulary(), ran() - start);
         for unit in [WORDS, "a", " ", "\n", "1", "!", "é", "\u{301}", "海", "Aa海", " \n", "<|im_start|"] {
             let text = unit.repeat((1 << 20) / unit.len());
-            let start = Instant::now();
+            let start = ran();
             let tokens = tokenizer.encode(&text, true)?.len();
-            println!("  1 MiB of {unit:?}: {tokens} tokens in {:?}", start.elapsed());
+            println!("  1 MiB of {unit:?}: {tokens} tokens in {:?}", ran() - start);
         }
     }
     Ok(true)

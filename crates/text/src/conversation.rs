@@ -195,6 +195,11 @@ impl Prompt {
         self.parts().map(|(part, _)| part).collect()
     }
 
+    /// Whether it ends inside the reasoning that the answer goes on with.
+    pub fn opens_reasoning(&self) -> bool {
+        self.marked.trim_end().ends_with("<think>")
+    }
+
     /// The text in parts, and whether each lies outside of marks: the template's own, or what is no control token.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, bool)> {
         marks::parts(&self.marked)

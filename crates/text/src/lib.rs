@@ -19,6 +19,7 @@ mod meter;
 pub mod output;
 mod pre;
 mod sentencepiece;
+mod spellings;
 mod stream;
 mod template;
 mod tokenizer;

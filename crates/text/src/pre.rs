@@ -169,7 +169,8 @@ const RULES: &[(&[&str], Pre)] = &[
         ]),
     ),
     (&["falcon"], rule(&[(SYMBOLS, Hand::Never), (GPT2, Hand::Always), ("[0-9][0-9][0-9]", Hand::Never)])),
-    (&["gpt-4o", "llama4", "minimax-m2", "kanana2"], O200K),
+    (&["gpt-4o", "llama4"], Pre { ignores_merges: true, ..O200K }),
+    (&["minimax-m2", "kanana2"], O200K),
     (&["kimi-k2"], KIMI_K2),
     (
         &["tekken"],

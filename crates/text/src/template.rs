@@ -9,6 +9,7 @@ use regex::Regex;
 use tombolo_gguf::Metadata;
 
 use crate::matcher::Matcher;
+use crate::output::Dialect;
 use crate::{Conversation, Message, Prompt, TextError, Tokenizer, clock, json, limits, meter};
 
 /// A model's chat template. It comes with the file and is as little trusted: what it may do is in [`limits`].
@@ -100,6 +101,11 @@ impl ChatTemplate {
         on_render_stack(|| template.parse().and_then(|tree| meter::metered(&tree).map(|_| ())))?
             .map_err(|error| TextError::TemplateSyntax(one_line(&error)))?;
         Ok(template)
+    }
+
+    /// How the models that it was written for mark reasoning and calls of tools.
+    pub fn dialect(&self) -> Dialect {
+        Dialect::of_template(&self.source)
     }
 
     /// The prompt that a conversation is, to be encoded by [`Tokenizer::encode_prompt`]. The template brings the BOS

@@ -298,12 +298,12 @@ fn ends(vocabulary: &Vocabulary<'_>, special: &Special) -> Vec<u32> {
     let named = [special.eos, special.eot, special.eom].into_iter().flatten();
     // Text that merely spells an end, as a token that is shown, ends nothing.
     let by_spelling = |spelling: &&str| {
-        let id = vocabulary.ids.get(*spelling).copied()?;
+        let id = vocabulary.ids.get(spelling)?;
         let kind = vocabulary.kinds[id as usize];
         (kind.is_control() || kind == Kind::UserDefined).then_some(id)
     };
     let known = END_TOKENS.iter().filter_map(by_spelling);
-    let end = if vocabulary.ids.contains_key(END_OF_CHANNEL) { None } else { by_spelling(&END) };
+    let end = if vocabulary.ids.get(END_OF_CHANNEL).is_some() { None } else { by_spelling(&END) };
     let mut ends: Vec<u32> = named.chain(known).chain(end).collect();
     ends.sort_unstable();
     ends.dedup();

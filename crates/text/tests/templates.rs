@@ -78,6 +78,32 @@ fn refusals_and_faults_are_one_line() {
     assert!(matches!(render("", &many, true), Err(TextError::TooMany { .. })));
 }
 
+/// Ways out of a template that other engines had: to Python's objects, to files, to other templates.
+#[test]
+fn templates_reach_nothing_outside() {
+    for source in [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ lipsum.__globals__['os'].popen('id').read() }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ raise_exception.__globals__.x }}",
+        "{{ messages.__class__.__base__ }}",
+        "{{ ''|attr('__class__')|attr('__mro__')|first }}",
+        "{{ config.items() }}",
+        "{% include '/etc/passwd' %}",
+        "{% import '/etc/passwd' as x %}{{ x }}",
+        "{% extends '/etc/passwd' %}",
+        "{{ open('/etc/passwd').read() }}",
+        "{{ env('HOME') }}",
+        "{% set namespace = 1 %}{{ namespace(x=1).x }}",
+        "{{ messages[0].update({'role': 'system'}) }}",
+        "{{ messages.append(1) }}",
+    ] {
+        let error = render(source, &[message("user", "hi")], true).expect_err(source);
+        assert!(matches!(error, TextError::Template(_) | TextError::TemplateSyntax(_)), "{source}: {error}");
+    }
+}
+
 #[test]
 fn today_is_a_date() {
     let date = render("{{ strftime_now('%Y-%m-%d') }}", &[], false).unwrap();

@@ -2,6 +2,7 @@
 //! `tools/reference/tokenizer_cases.py` made the data.
 
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -113,16 +114,12 @@ fn a_space_before_texts_is_no_part_of_them() {
 #[test]
 fn bytes_stand_in_for_what_has_no_token() {
     let tokenizer = tokenizer("gemma3");
-    let byte = |b: u8| {
-        let spelling = format!("<0x{b:02X}>");
-        (0..tokenizer.vocabulary() as u32).find(|id| tokenizer.piece(*id) == [b] && *id < 300 && !spelling.is_empty())
-    };
-    let wave = "\u{1f30a}".as_bytes().iter().map(|b| byte(*b).unwrap()).collect::<Vec<_>>();
     let dna = "\u{1f9ec}";
     let ids = tokenizer.encode(dna, false).unwrap();
-    assert_eq!(ids.len(), 4);
-    assert_eq!(ids[..2], wave[..2], "F0 and 9F begin both");
+    let bytes: Vec<&[u8]> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
+    assert_eq!(bytes, [[0xf0], [0x9f], [0xa7], [0xac]]);
     assert_eq!(tokenizer.decode(&ids), dna);
+    assert_eq!(tokenizer.decode(&ids[..3]), "\u{fffd}");
     let text = "<0x41><0xF0>";
     let ids = tokenizer.encode(text, false).unwrap();
     assert!(ids.len() > 2);
@@ -151,11 +148,20 @@ fn long_runs_take_linear_time() {
                 }
                 start.elapsed()
             };
-            let (many, one) = (time(8 << 10, 16), time(128 << 10, 1));
-            let most = many * 6 + Duration::from_millis(100);
-            assert!(one < most, "{pre} {unit:?}: {many:?} for 16 times 8 KiB, {one:?} for 128 KiB");
+            // Whatever else the machine does can only make one of several tries slow.
+            let tries = (0..4).map(|_| (time(8 << 10, 16), time(128 << 10, 1)));
+            let slow: Vec<_> = tries.take_while(|(many, one)| *one >= *many * 6 + Duration::from_millis(100)).collect();
+            assert!(slow.len() < 4, "{pre} {unit:?}: 16 times 8 KiB against 128 KiB: {slow:?}");
         }
     }
+}
+
+/// The time that this thread has run for, whatever else a machine does; where Linux does not tell, that of the clock.
+fn ran() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = stat.split(' ').next().and_then(|ns| ns.parse().ok());
+    nanos.map_or_else(|| START.elapsed(), Duration::from_nanos)
 }
 
 /// The same in full, where the code is optimised.
@@ -164,16 +170,20 @@ fn long_runs_take_linear_time() {
 fn a_mebibyte_takes_less_than_a_second() {
     for pre in all() {
         let tokenizer = tokenizer(pre);
+        let quickest = |text: &str| {
+            let time = || {
+                let start = ran();
+                tokenizer.encode(text, true).unwrap();
+                ran() - start
+            };
+            (0..3).map(|_| time()).min().unwrap()
+        };
         for unit in UNITS {
-            let text = unit.repeat((1 << 20) / unit.len());
-            let start = Instant::now();
-            tokenizer.encode(&text, true).unwrap();
-            let taken = start.elapsed();
+            let taken = quickest(&unit.repeat((1 << 20) / unit.len()));
             assert!(taken < Duration::from_secs(1), "{pre} {unit:?}: {taken:?}");
         }
-        let start = Instant::now();
-        tokenizer.encode(&"\u{301}".repeat(1_000_000), true).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(2), "{pre}: {:?} for 10^6 combining marks", start.elapsed());
+        let taken = quickest(&"\u{301}".repeat(1_000_000));
+        assert!(taken < Duration::from_secs(1), "{pre}: {taken:?} for 10^6 combining marks");
     }
 }
 

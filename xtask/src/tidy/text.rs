@@ -49,6 +49,9 @@ fn check_line(path: &str, line: &str, is_code: bool) -> Vec<String> {
     if line.ends_with([' ', '\t']) && !path.ends_with(".md") {
         faults.push("white space at the end of the line".to_string());
     }
+    if ["<".repeat(7), ">".repeat(7)].iter().any(|mark| line.starts_with(&format!("{mark} "))) {
+        faults.push("a merge was not finished".to_string());
+    }
     for (a, b) in MACHINE_PATHS {
         if line.contains(&format!("{a}{b}")) {
             faults.push(format!("'{a}{b}' is a path of one machine"));
@@ -91,6 +94,13 @@ mod tests {
         }
         assert_eq!(faults("crates/x/src/a.rs", "//! Head.\nstd::env::var(\"A\")\n"), 1);
         assert_eq!(faults("crates/cli/src/a.rs", "//! Head.\nstd::env::var(\"A\")\n"), 0);
+    }
+
+    #[test]
+    fn unfinished_merges_are_found() {
+        let mark = |sign: &str| format!("a\n{} main\n", sign.repeat(7));
+        assert_eq!((faults("A.md", &mark("<")), faults("A.md", &mark(">"))), (1, 1));
+        assert_eq!(faults("A.md", "<<<<< main\n"), 0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{BLOCK, Heads, Scoring};
 use std::ops::Range;
 
 /// Registers that hold a block's positions.
-const WIDE: usize = BLOCK / 8;
+pub(super) const WIDE: usize = BLOCK / 8;
 /// Most heads that go together.
 const HEADS: usize = 4;
 
@@ -98,7 +98,7 @@ fn scores<V: Eight, const N: usize>(q: &[f32], dim: usize, k: &[f32]) -> [[V; WI
 /// Folds scores into the heads' running maxima and sums; gives the positions' weights and the factors on what was
 /// before.
 #[inline(always)]
-fn soften<V: Eight, const N: usize>(
+pub(super) fn soften<V: Eight, const N: usize>(
     mut scores: [[V; WIDE]; N],
     valid: &[Range<usize>],
     scoring: Scoring,

@@ -4,6 +4,7 @@
 //! instead of closures: a closure that is not inlined would be compiled without the tier's instructions.
 
 pub(super) use super::attend::attend;
+pub(super) use super::latent::{attend_latent, dots, index_scores, layer_norm};
 use super::vector::Eight;
 
 /// Up to eight values, zeros behind them.
@@ -74,7 +75,12 @@ pub(super) fn products<V: Eight>(w: &[f32], x: &[&[f32]], out: &mut [[f32; 4]]) 
 }
 
 #[inline(always)]
-fn products_of<V: Eight, const N: usize>(w: [&[f32]; 4], x: [&[f32]; N], cols: usize, out: &mut [[f32; 4]; N]) {
+pub(super) fn products_of<V: Eight, const N: usize>(
+    w: [&[f32]; 4],
+    x: [&[f32]; N],
+    cols: usize,
+    out: &mut [[f32; 4]; N],
+) {
     assert!(w.iter().chain(&x).all(|row| row.len() >= cols));
     let mut sums = [[V::splat(0.0); 4]; N];
     let whole = cols / 8;

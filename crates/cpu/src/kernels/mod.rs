@@ -5,6 +5,7 @@
 
 mod attend;
 mod lanes;
+mod latent;
 mod panel;
 mod scalar;
 #[cfg(test)]
@@ -229,6 +230,15 @@ kernels! {
     fn rope_half_split(head: &mut [f32], turns: &[[f32; 2]]);
     /// Folds the positions `valid[i]` of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
     fn attend(heads: &mut Heads, valid: &[Range<usize>], k: &[f32], v: &[f32], scoring: Scoring);
+    /// Folds positions of latent attention, `rows: [at most BLOCK, heads.dim]`, into every head: their first `latent`
+    /// values are the value.
+    fn attend_latent(heads: &mut Heads, rows: &[f32], latent: usize, scoring: Scoring);
+    /// `out[i] = Σ over heads h of weights[h] · max(0, q[h]·keys[i])`, as many as `out` has places.
+    fn index_scores(q: &[f32], weights: &[f32], keys: &[f32], out: &mut [f32]);
+    /// `out[i] = x · rows[i]`.
+    fn dots(x: &[f32], rows: &[f32], out: &mut [f32]);
+    /// `x = (x − mean(x)) / sqrt(var(x) + eps) ⊙ weight + bias`.
+    fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32);
     /// Where the first of the largest values is.
     fn argmax(x: &[f32]) -> usize;
 }
