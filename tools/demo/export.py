@@ -27,6 +27,7 @@ def load(run):
 
 def metadata(w, c):
     w.add_name("tombolo demo")
+    w.add_size_label("6M")
     w.add_description("Learnt from the King James Bible, Shakespeare, Milton, Austen, Melville, Carroll and the addresses of "
                       "US presidents until 1934. It continues text; it knows nothing and follows no instructions.")
     w.add_license("cc0-1.0")

@@ -306,7 +306,7 @@ def main():
     count = {"glm": sum(p.numel() for p in glm.parameters()), "dense": sum(p.numel() for p in dense.parameters())}
     mtp = sum(p.numel() for n, p in glm.named_parameters() if n.startswith(f"blk.{c.layers}.") or n in ("eh_proj", "enorm", "hnorm", "shared_head_norm"))
     idle = (c.experts - c.experts_used) * 3 * c.hidden * c.expert_width * (c.layers - c.dense_layers)
-    metrics = {"config": dataclasses.asdict(c), "options": {k: str(v) for k, v in vars(o).items()}, "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+    metrics = {"config": dataclasses.asdict(c), "options": {k: str(v) for k, v in vars(o).items() if k not in ("data", "out")}, "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
                "torch": torch.__version__, "train_tokens": len(data.train), "heldout_tokens": len(data.heldout), "heldout_bytes": data.bytes,
                "parameters": {**count, "glm_without_mtp": count["glm"] - mtp, "glm_active": count["glm"] - mtp - idle}}
     print(json.dumps(metrics["parameters"]), flush=True)
@@ -335,7 +335,7 @@ def main():
             for temperature in (0.8, 0.0):
                 for row in sample(glm, prompts, "sparse-eval", tokens, temperature, generator):
                     text += f"--- temperature {temperature}\n{tokenizer.decode(row)}\n\n"
-            (o.out / "samples.txt").write_text(text)
+            (o.out / "samples.txt").write_text(text.rstrip() + "\n")
             print(text[:3000], flush=True)
     if o.only != "glm":
         metrics["dense_steps"] = train(dense, "dense", data, o, curve, steps)
