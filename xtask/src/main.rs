@@ -3,8 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod kernels;
+mod quantize;
 mod synth;
 mod tidy;
+mod whole;
 
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -21,6 +23,8 @@ struct Cli {
 enum Chore {
     /// Compiles the CUDA kernels into crates/cuda/prebuilt (needs no GPU)
     Kernels(kernels::Args),
+    /// Writes a GGUF file's weights in other types, by a plan
+    Quantize(quantize::QuantizeArgs),
     /// Writes a GGUF of any shape with random weights
     Synth(synth::SynthArgs),
     /// Checks the rules of ARCHITECTURE.md that a program can check
@@ -30,6 +34,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Kernels(args) => kernels::run(&root(), &args),
+        Chore::Quantize(args) => quantize::run(&args),
         Chore::Synth(args) => synth::run(&args),
         Chore::Tidy => tidy::run(&root()),
     };

@@ -1,7 +1,8 @@
 //! `cargo xtask synth`: GGUF files of any shape with random weights, for speed work and for tests that need no sense.
 //! Same arguments and seed, same bytes. What the models and their weights are made of is in `tombolo_model::dummy`.
 
-use anyhow::{Context, Result, bail, ensure};
+use crate::whole;
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use std::fs::File;
 use std::io::BufWriter;
@@ -185,18 +186,7 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
         bail!("{} has no tokenizer.ggml.tokens", path.display());
     }
     let blueprint = blueprint(args, tokens.map(|t| t.len() as u64))?;
-    // Under another name until it is whole.
-    let mut part = args.out.clone().into_os_string();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let written = write(args, &blueprint, tokenizer.as_ref(), &part)
-        .and_then(|()| Ok(std::fs::rename(&part, &args.out)?))
-        .with_context(|| format!("cannot write {}", args.out.display()));
-    if written.is_err() {
-        // It may never have been there.
-        let _ = std::fs::remove_file(&part);
-    }
-    written?;
+    whole::write(&args.out, |part| write(args, &blueprint, tokenizer.as_ref(), part))?;
     let bytes = std::fs::metadata(&args.out)?.len() as f64;
     let seconds = start.elapsed().as_secs_f64();
     println!(

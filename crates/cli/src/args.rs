@@ -1,9 +1,10 @@
 //! Groups of options that several commands share, named as llama.cpp and vLLM name them.
 
+use crate::demo;
 use crate::error::{Error, input};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tombolo_model::Sampling;
 
@@ -47,8 +48,8 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
-    /// GGUF file of the model, any file of a split one, a directory with one model, or dummy:NAME for random weights (tiny,
-    /// 8b, 30b-a3b, glm5, glm5-8l, glm5-tp8-rank)
+    /// GGUF file of the model, any file of a split one, a directory with one model, dummy:NAME for random weights (tiny, 8b,
+    /// 30b-a3b, glm5, glm5-8l, glm5-tp8-rank), or demo, which is part of tombolo [default: demo]
     #[arg(value_name = "MODEL")]
     positional: Option<PathBuf>,
     /// The same, as an option
@@ -57,14 +58,51 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// The file.
-    pub(crate) fn path(&self) -> Result<&PathBuf, Error> {
-        self.positional.as_ref().or(self.option.as_ref()).ok_or_else(|| {
-            input(
-                "no model given: pass a GGUF file; tools/fetch-smollm2 fetches a small one \
-                 to models/SmolLM2-135M-Instruct.Q4_1.gguf",
-            )
-        })
+    /// Where it comes from.
+    pub(crate) fn source(&self) -> Source {
+        Source::of(self.positional.as_deref().or(self.option.as_deref()))
+    }
+}
+
+/// What begins the name of a model with random weights.
+const DUMMY: &str = "dummy:";
+
+/// Where a model comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The one that is part of the binary.
+    Demo,
+    /// Random weights of that name's shape.
+    Dummy(String),
+    /// A file, a split set by any of its shards, or a directory with one model in it.
+    File(PathBuf),
+}
+
+impl Source {
+    /// What a name on the command line means, or none.
+    pub(crate) fn of(name: Option<&Path>) -> Self {
+        let Some(path) = name.filter(|path| path.as_os_str() != demo::NAME) else { return Self::Demo };
+        match path.to_str().and_then(|path| path.strip_prefix(DUMMY)) {
+            Some(name) => Self::Dummy(name.into()),
+            None => Self::File(path.to_path_buf()),
+        }
+    }
+
+    /// The file or directory, where there is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Demo | Self::Dummy(_) => None,
+            Self::File(path) => Some(path),
+        }
+    }
+
+    /// As it is named on the command line.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Demo => demo::NAME.into(),
+            Self::Dummy(name) => format!("{DUMMY}{name}"),
+            Self::File(path) => path.display().to_string(),
+        }
     }
 }
 
@@ -225,6 +263,16 @@ mod tests {
         assert_eq!(rewrite(&["-t", "4", "-p", "x"]), ["-t", "4", "-p", "x"]);
         assert_eq!(rewrite(&["--", "-tp"]), ["--", "-tp"]);
         assert_eq!(rewrite(&["-p", "-tp", "-tp2"]), ["-p", "-tp", "--tensor-parallel-size=2"]);
+    }
+
+    #[test]
+    fn the_demo_has_a_name_and_a_file_of_that_name_a_path() {
+        assert_eq!([None, Some(Path::new("demo"))].map(Source::of), [Source::Demo, Source::Demo]);
+        assert_eq!(Source::of(Some(Path::new("./demo"))), Source::File("./demo".into()));
+        assert_eq!(Source::of(Some(Path::new("dummy:8b"))), Source::Dummy("8b".into()));
+        for name in ["demo", "dummy:8b", "a.gguf"] {
+            assert_eq!(Source::of(Some(Path::new(name))).name(), name);
+        }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! From a file's name to an engine that runs: what every command that computes does first.
 
-use crate::args::{DeviceArgs, SplitArgs};
+use crate::args::{DeviceArgs, Source, SplitArgs};
 use crate::backend::{self, Choice, Place};
+use crate::demo;
 use crate::error::{Error, failure, input};
 use crate::limits::{NAME_CHARS_MAX, WARNINGS_MAX};
 use crate::memory::{self, Needs};
 use crate::output;
 use crate::progress::PATIENCE;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -31,14 +31,18 @@ pub(crate) struct Loaded {
     pub(crate) seconds: f64,
 }
 
-/// Opens and checks a model: a file, a split set by any of its shards, or a directory with one model in it.
-/// `dummy:NAME` needs no file.
-pub(crate) fn open(path: &Path) -> Result<Arc<Gguf>, Error> {
-    if let Some(name) = path.to_str().and_then(|path| path.strip_prefix("dummy:")) {
-        return open_dummy(name);
-    }
+/// Opens and checks a model.
+pub(crate) fn open(source: &Source) -> Result<Arc<Gguf>, Error> {
     use std::io::ErrorKind::OutOfMemory;
-    let gguf = Gguf::open(path).map_err(|error| match &error.fault {
+    let opened = match source {
+        Source::Demo => {
+            output::say(demo::INTRODUCTION);
+            demo::open()
+        }
+        Source::Dummy(name) => return open_dummy(name),
+        Source::File(path) => Gguf::open(path),
+    };
+    let gguf = opened.map_err(|error| match &error.fault {
         // The file is right, and the machine too small.
         Fault::Io { source, .. } if source.kind() == OutOfMemory => failure(error),
         _ => input(error),

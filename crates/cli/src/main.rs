@@ -6,6 +6,7 @@ mod answer;
 mod args;
 mod backend;
 mod commands;
+mod demo;
 mod error;
 mod interrupt;
 mod limits;

@@ -155,11 +155,6 @@ fn no_gpu_is_a_failure_that_says_why() {
 }
 
 #[test]
-fn no_model_says_how_to_get_one() {
-    fail(&["run", "-p", "hello"], 2, &["no model given", "tools/fetch-smollm2"]);
-}
-
-#[test]
 fn wrong_options_are_one_line() {
     let model = golden("tiny-llama.gguf");
     let model = text(&model);

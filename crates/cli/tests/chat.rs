@@ -83,7 +83,7 @@ fn a_chat_has_commands_a_memory_and_an_end() {
     terminal.press("/help\r");
     terminal.expect("take it away");
     terminal.press("/again\r");
-    terminal.expect("nothing was asked yet");
+    terminal.expect("nothing was written yet");
     terminal.press("/nonsense\r");
     terminal.expect("there is no /nonsense");
     terminal.press("hello\r");

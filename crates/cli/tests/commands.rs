@@ -115,6 +115,17 @@ fn inspect_shows_what_is_there() {
 }
 
 #[test]
+fn without_a_model_there_is_the_demo() {
+    for args in [["inspect", "--json"].as_slice(), &["inspect", "demo", "--json"]] {
+        let ran = succeed(args);
+        let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!((&json["file"], &json["parameters"]), (&"demo".into(), &5_949_536.into()));
+        assert!(ran.err.contains("demo model") && ran.err.contains("not for answers"), "{}", ran.err);
+    }
+    assert_eq!(run(&["inspect", "./demo"]).code, Some(2));
+}
+
+#[test]
 fn text_goes_in_and_out() {
     let model = speaking_model("speaks.gguf");
     let prompt = ["run", text(&model), "-p", "hello", "-n", "6", "--temp", "0", "--json"];

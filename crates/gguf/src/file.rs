@@ -51,12 +51,20 @@ impl Gguf {
         Self::from_shards(vec![bytes])
     }
 
+    /// Checks a file that is part of the program, as `include_bytes!` makes one. Nothing of its weights is copied.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn from_static(bytes: &'static [u8]) -> Result<Self, GgufError> {
+        assemble::join(vec![Part::from_bytes(bytes.into())?])
+    }
+
     /// Checks a split set in memory, its shards in order: for tests and fuzzing.
     ///
     /// # Errors
     /// As [`Gguf::open`].
     pub fn from_shards(shards: Vec<Vec<u8>>) -> Result<Self, GgufError> {
-        assemble::join(shards.into_iter().map(Part::from_bytes).collect::<Result<_, _>>()?)
+        assemble::join(shards.into_iter().map(|bytes| Part::from_bytes(bytes.into())).collect::<Result<_, _>>()?)
     }
 
     /// What the model says of itself; of a split set, what its first shard says.

@@ -1,9 +1,10 @@
-//! The data section in memory: a map of the file, or bytes that we hold. `unsafe` is here and in [`crate::bus_error`],
-//! which explains what happens when a mapped file is cut.
+//! The data section in memory: a map of the file, or bytes that we hold or that are part of the program. `unsafe` is here
+//! and in [`crate::bus_error`], which explains what happens when a mapped file is cut.
 #![allow(unsafe_code)]
 
 use crate::bus_error::{self, Watched};
 use memmap2::{Mmap, UncheckedAdvice};
+use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -14,14 +15,14 @@ const PAGE: usize = 1 << 16;
 /// The whole file.
 pub(crate) enum Data {
     Map(Map),
-    Held(Vec<u8>),
+    Held(Cow<'static, [u8]>),
     /// So many bytes that are made when they are asked for, and are not here.
     Made(u64),
 }
 
 impl Default for Data {
     fn default() -> Self {
-        Self::Held(Vec::new())
+        Self::Held(Cow::default())
     }
 }
 

@@ -5,6 +5,7 @@ use crate::cursor::Cursor;
 use crate::map::Data;
 use crate::tensors::Tensors;
 use crate::{Fault, GgufError, Metadata, Warning, header, limits, tensors};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::MetadataExt;
@@ -74,7 +75,7 @@ impl Part {
         let length = found.len();
         let input = Cursor::new(BufReader::with_capacity(1 << 16, &file), Some(path), length);
         let mut part = Self::read(input, Some(path))?;
-        part.data = if length == 0 { Data::Held(Vec::new()) } else { Data::map(&file, path).map_err(io("map"))? };
+        part.data = if length == 0 { Data::Held(Cow::default()) } else { Data::map(&file, path).map_err(io("map"))? };
         part.stamp = Some(Stamp::of(&found));
         let mapped = part.data.bytes().len() as u64;
         if mapped < length {
@@ -86,8 +87,8 @@ impl Part {
     }
 
     /// Checks a file in memory.
-    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Result<Self, GgufError> {
-        let mut part = Self::read(Cursor::new(bytes.as_slice(), None, bytes.len() as u64), None)?;
+    pub(crate) fn from_bytes(bytes: Cow<'static, [u8]>) -> Result<Self, GgufError> {
+        let mut part = Self::read(Cursor::new(&*bytes, None, bytes.len() as u64), None)?;
         part.data = Data::Held(bytes);
         part.check_end()?;
         Ok(part)
@@ -99,7 +100,7 @@ impl Part {
         let tensors = tensors::tensors(&mut c, preamble.tensors, &metadata)?;
         let path = path.map(Path::to_path_buf);
         let warnings = not_utf8.into_iter().map(|key| Warning::NotUtf8 { path: path.clone(), key }).collect();
-        let data = Data::Held(Vec::new());
+        let data = Data::Held(Cow::default());
         Ok(Self { path, version: preamble.version, metadata, tensors, data, stamp: None, warnings })
     }
 

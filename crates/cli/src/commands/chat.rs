@@ -1,7 +1,8 @@
-//! The chat of `tombolo run` without a prompt: lines from the terminal, answers with the conversation so far in the
-//! context. The line editor is rustyline; what is drawn and computed is [`Session`]'s.
+//! `tombolo run` without a prompt: lines from the terminal. With a chat template they are messages, answered with the
+//! conversation so far in the context; without one each is the beginning of a text. The line editor is rustyline; what
+//! is drawn and computed is [`Session`]'s.
 
-use crate::commands::run::{Session, rendered};
+use crate::commands::run::{Session, beginning, rendered};
 use crate::error::{Error, failure, input};
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::output;
@@ -19,16 +20,24 @@ const HELP: &str = "\
 Ctrl-C          end the answer that is being written
 Everything else is a message. The arrow keys bring earlier ones back.";
 
+const HELP_WITHOUT_TEMPLATE: &str = "\
+/help           this list
+/again          go on with the last text anew
+/exit, Ctrl-D   end
+Ctrl-C          end the text that is being written
+Everything else is the beginning of a text. The arrow keys bring earlier ones back.";
+
 /// One side of the conversation speaks.
 pub(crate) fn message(role: &str, content: &str) -> Message {
     Message { role: role.into(), content: content.into() }
 }
 
-/// A conversation.
+/// A conversation, or texts one after the other.
 pub(crate) struct Chat<'a> {
     session: Session,
     tokenizer: &'a Tokenizer,
-    template: ChatTemplate,
+    /// Without it every message is a text by itself.
+    template: Option<ChatTemplate>,
     messages: Vec<Message>,
 }
 
@@ -36,7 +45,7 @@ impl<'a> Chat<'a> {
     pub(crate) fn new(
         session: Session,
         tokenizer: &'a Tokenizer,
-        template: ChatTemplate,
+        template: Option<ChatTemplate>,
         system: Option<String>,
     ) -> Self {
         let messages = system.iter().map(|text| message("system", text)).collect();
@@ -45,7 +54,9 @@ impl<'a> Chat<'a> {
 
     /// Talks until the input ends.
     pub(crate) fn talk(&mut self) -> Result<ExitCode, Error> {
-        output::say("Write a message; /help lists what else there is.");
+        let chats = self.template.is_some();
+        let what = if chats { "Write a message" } else { "Write how a text begins, and the model goes on" };
+        output::say(&format!("{what}; /help lists what else there is."));
         let settings = config::Builder::new().auto_add_history(true).build();
         let mut editor = DefaultEditor::with_config(settings).map_err(terminal)?;
         loop {
@@ -67,9 +78,9 @@ impl<'a> Chat<'a> {
             match command {
                 "" => {}
                 "/exit" => return Ok(ExitCode::SUCCESS),
-                "/help" => output::say(HELP),
-                "/clear" => self.forget(),
-                "/system" => self.set_system(rest.trim()),
+                "/help" => output::say(if chats { HELP } else { HELP_WITHOUT_TEMPLATE }),
+                "/clear" if chats => self.forget(),
+                "/system" if chats => self.set_system(rest.trim()),
                 "/again" => self.again()?,
                 unknown if is_command(unknown) => {
                     input(format!("there is no {}: /help lists what there is", output::one_line(unknown))).print();
@@ -94,7 +105,7 @@ impl<'a> Chat<'a> {
     /// Takes the last answer back and asks again. With sampling it comes out otherwise: the draw goes on from a new seed.
     fn again(&mut self) -> Result<(), Error> {
         let Some(asked) = self.messages.iter().rposition(|m| m.role == "user") else {
-            input("nothing was asked yet").print();
+            input("nothing was written yet").print();
             return Ok(());
         };
         let text = self.messages[asked].content.clone();
@@ -106,10 +117,16 @@ impl<'a> Chat<'a> {
     /// Answers one message. What does not fit the context is refused, and the conversation stays as it was; so it does
     /// where an interrupt came before the answer.
     fn reply(&mut self, text: &str) -> Result<(), Error> {
+        if self.template.is_none() {
+            self.messages.clear();
+        }
         self.messages.push(message("user", text));
         let gguf = self.session.loaded.gguf.clone();
-        let answer = rendered(&gguf, &self.template, self.tokenizer, &self.messages)
-            .and_then(|question| self.session.answer(&question, Some(self.tokenizer), true));
+        let question = match &self.template {
+            Some(template) => rendered(&gguf, template, self.tokenizer, &self.messages),
+            None => beginning(text, self.tokenizer),
+        };
+        let answer = question.and_then(|question| self.session.answer(&question, Some(self.tokenizer), true));
         match answer {
             Ok(report) => {
                 if report.was_interrupted() && report.is_empty() {

@@ -2,6 +2,7 @@
 
 mod split;
 
+use crate::args::Source;
 use crate::error::{Error, failure};
 use crate::limits::LINE_CHARS_MAX;
 use crate::load;
@@ -23,15 +24,21 @@ const SHOWN_ELEMENTS: usize = 4;
 /// Options of `inspect`.
 #[derive(clap::Args)]
 pub(crate) struct InspectArgs {
-    /// GGUF file, any file of a split one, a directory with one model, or dummy:NAME
+    /// GGUF file, any file of a split one, a directory with one model, dummy:NAME or demo [default: demo]
     #[arg(value_name = "FILE")]
-    file: PathBuf,
+    file: Option<PathBuf>,
     /// List every tensor too
     #[arg(long)]
     tensors: bool,
     /// As one JSON object
     #[arg(long)]
     json: bool,
+}
+
+impl InspectArgs {
+    fn source(&self) -> Source {
+        Source::of(self.file.as_deref())
+    }
 }
 
 #[derive(Serialize)]
@@ -73,7 +80,7 @@ struct TensorRow {
 
 /// Runs the command.
 pub(crate) fn run(args: &InspectArgs) -> Result<ExitCode, Error> {
-    let gguf = load::open(&args.file)?;
+    let gguf = load::open(&args.source())?;
     let inspection = inspect(&gguf, args);
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -103,7 +110,7 @@ fn inspect(gguf: &Gguf, args: &InspectArgs) -> Inspection {
         Err(_) => Default::default(),
     };
     Inspection {
-        file: args.file.display().to_string(),
+        file: args.source().name(),
         version: gguf.version(),
         file_bytes: gguf.file_bytes(),
         parameters: gguf.tensors().iter().map(|t| parameters(&t.dims)).sum(),

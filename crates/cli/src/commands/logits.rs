@@ -59,13 +59,13 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Error> {
     if let Some(most) = args.tolerance.filter(|most| most.is_nan() || *most < 0.0) {
         return Err(input(format!("--tolerance {most}: a number from 0 is needed")));
     }
-    let model = args.model.path()?;
-    let out = args.out.as_deref().map(|path| Target::new(path, model)).transpose()?;
+    let model = args.model.source();
+    let out = args.out.as_deref().map(|path| Target::new(path, model.path())).transpose()?;
     let reference = args.compare.as_deref().map(read).transpose()?;
     let from_reference = reference.as_ref().and_then(|r| r.tokens.clone());
     let tokens = args.tokens.as_ref().map(|t| t.0.clone()).or(from_reference);
     let tokens = tokens.ok_or_else(|| input("--tokens is missing, and --compare brings no tensor 'tokens'"))?;
-    let gguf = load::open(model)?;
+    let gguf = load::open(&model)?;
     let config = load::config(&gguf, args.device.dense_attention)?;
     if let Some(reference) = &reference {
         reference.check(tokens.len(), config.vocabulary, args)?;
@@ -185,11 +185,11 @@ struct Target {
 }
 
 impl Target {
-    fn new(path: &Path, model: &Path) -> Result<Self, Error> {
+    fn new(path: &Path, model: Option<&Path>) -> Result<Self, Error> {
         let wrong = |what: &dyn std::fmt::Display| input(format!("--out {}: {what}", path.display()));
         // Through a link, so that what it points to is replaced and not the link.
         let path = match std::fs::canonicalize(path) {
-            Ok(found) if std::fs::canonicalize(model).is_ok_and(|model| model == found) => {
+            Ok(found) if model.is_some_and(|model| std::fs::canonicalize(model).is_ok_and(|model| model == found)) => {
                 return Err(wrong(&"that is the model"));
             }
             Ok(found) if !found.is_file() => return Err(wrong(&"not a regular file")),

@@ -1,9 +1,10 @@
-//! `tombolo run`: one answer to a prompt, streamed; without a prompt, a chat.
+//! `tombolo run`: one answer to a prompt, streamed; without a prompt, a chat, or texts to go on with.
 
 use crate::answer::Writer;
-use crate::args::{DeviceArgs, ModelArgs, SamplingArgs, SplitArgs, TokenList, count, token_list};
+use crate::args::{DeviceArgs, ModelArgs, SamplingArgs, Source, SplitArgs, TokenList, count, token_list};
 use crate::backend::Place;
 use crate::commands::chat::{self, Chat};
+use crate::demo;
 use crate::error::{Error, failure, input};
 use crate::interrupt::{self, Answer};
 use crate::limits::PROMPT_BYTES_MAX;
@@ -37,13 +38,13 @@ pub(crate) struct RunArgs {
     /// Token ids instead of a text, as 1,2,3; the answer is printed as ids too
     #[arg(long, value_name = "IDS", value_parser = token_list, conflicts_with_all = ["chat", "system"])]
     tokens: Option<TokenList>,
-    /// Most tokens of an answer [default: until it ends or the context is full]
+    /// Most tokens of an answer [default: until it ends or the context is full; the demo model: 256]
     #[arg(short = 'n', long = "predict", value_name = "N", value_parser = count)]
     predict: Option<usize>,
     /// Tokens that the context holds; 0: as many as the model was trained for [default: 4096 at most]
     #[arg(short = 'c', long = "ctx-size", value_name = "N", value_parser = count)]
     context: Option<usize>,
-    /// Put the prompt through the model's chat template [default where it has one]
+    /// Put the prompt through the model's chat template [default where it has one, except for the demo model]
     #[arg(long, conflicts_with = "no_chat")]
     chat: bool,
     /// Take the prompt as it is and go on with it
@@ -64,6 +65,14 @@ pub(crate) struct RunArgs {
     split: SplitArgs,
     #[command(flatten)]
     device: DeviceArgs,
+}
+
+impl RunArgs {
+    /// Whether a prompt is a message. The demo model goes on with texts, and its template does nothing else.
+    fn chats(&self, source: &Source) -> bool {
+        let asked = self.chat || self.system.is_some();
+        !self.no_chat && self.tokens.is_none() && (asked || *source != Source::Demo)
+    }
 }
 
 /// What a model's answer was made of, and how long it took.
@@ -145,7 +154,8 @@ impl From<Vec<u32>> for Question {
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     interrupt::install()?;
     let sampling = args.sampling.sampling()?;
-    let gguf = load::open(args.model.path()?)?;
+    let source = args.model.source();
+    let gguf = load::open(&source)?;
     let config = load::config(&gguf, args.device.dense_attention)?;
     let tokenizer = match Tokenizer::from_metadata(gguf.metadata()) {
         Ok(tokenizer) => Some(tokenizer),
@@ -157,7 +167,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         output::say_safely(&format!("warning: {warning}"));
     }
     let template = match &tokenizer {
-        Some(tokenizer) if !args.no_chat && args.tokens.is_none() => template(&gguf, tokenizer, args)?,
+        Some(tokenizer) if args.chats(&source) => template(&gguf, tokenizer, args)?,
         _ => None,
     };
     if let Some(tokenizer) = tokenizer.as_ref().filter(|_| args.tokens.is_none()) {
@@ -166,9 +176,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let prompt = prompt(args)?;
     if prompt.is_none() && args.tokens.is_none() && args.json {
         return Err(input("--json prints one answer, not a chat: give a prompt by -p, or on standard input"));
-    }
-    if prompt.is_none() && args.tokens.is_none() && template.is_none() {
-        return Err(input("this model has no chat template to chat with: give a text to go on with by -p"));
     }
     let question = match (&args.tokens, &prompt, &tokenizer) {
         (Some(ids), _, _) => Some(ids.0.clone().into()),
@@ -186,16 +193,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     loaded.print_summary();
     print_sampling(&sampling);
     let context = loaded.engine.open();
-    let predict = args.predict.unwrap_or(usize::MAX);
+    let predict = args.predict.unwrap_or(if source == Source::Demo { demo::PREDICT } else { usize::MAX });
     let ends = tokenizer.as_ref().filter(|_| !args.ignore_eos).map(|t| t.end_of_generation().to_vec());
     let dialect = template.as_ref().map(ChatTemplate::dialect);
     let mut session = Session { loaded, context, sampling, predict, ends: ends.unwrap_or_default(), dialect };
     let question = match (question, &tokenizer, template) {
-        (Some(question), _, _) => question,
-        (None, Some(tokenizer), Some(template)) => {
+        (Some(question), _, template) => {
+            if let Some(text) = prompt.filter(|_| template.is_none() && !args.json) {
+                show_beginning(&text)?;
+            }
+            question
+        }
+        (None, Some(tokenizer), template) => {
             return Chat::new(session, tokenizer, template, args.system.clone()).talk();
         }
-        (None, _, _) => unreachable!("a chat without a template was refused above"),
+        (None, None, _) => unreachable!("without a tokenizer there are ids"),
     };
     let tokenizer = tokenizer.as_ref().filter(|_| args.tokens.is_none());
     let report = session.answer(&question, tokenizer, !args.json)?;
@@ -306,17 +318,30 @@ fn encode(
     template: Option<&ChatTemplate>,
     args: &RunArgs,
 ) -> Result<Question, Error> {
-    let Some(template) = template else {
-        let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
-        ids.extend(tokenizer.encode(text, true).map_err(input)?);
-        return Ok(ids.into());
-    };
+    let Some(template) = template else { return beginning(text, tokenizer) };
     let mut messages = Vec::new();
     if let Some(system) = &args.system {
         messages.push(chat::message("system", system));
     }
     messages.push(chat::message("user", text));
     rendered(gguf, template, tokenizer, &messages)
+}
+
+/// The beginning of a text as tokens.
+pub(crate) fn beginning(text: &str, tokenizer: &Tokenizer) -> Result<Question, Error> {
+    let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+    ids.extend(tokenizer.encode(text, true).map_err(input)?);
+    Ok(ids.into())
+}
+
+/// Shows somebody at a terminal what the text that follows goes on with: it can be read as a whole then.
+fn show_beginning(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    if out.is_terminal() {
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+    }
+    Ok(())
 }
 
 /// A conversation as tokens, ready for the next answer. The template brings its own special tokens.

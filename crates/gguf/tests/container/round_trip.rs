@@ -101,6 +101,18 @@ fn write(
 }
 
 #[test]
+fn what_is_part_of_the_program_is_not_copied() {
+    let mut writer = Writer::new(Vec::new());
+    writer.tensor("t", &[32], TensorType::Q8_0).unwrap().finish_header().unwrap().data(&[7; 34]).unwrap();
+    let file: &'static [u8] = writer.finish().unwrap().leak();
+    let gguf = Gguf::from_static(file).unwrap();
+    let bytes = gguf.bytes(&gguf.tensors()[0]);
+    assert_eq!(bytes, [7; 34]);
+    assert!(file.as_ptr_range().contains(&bytes.as_ptr()));
+    assert_eq!((gguf.path(), gguf.file_bytes()), (None, file.len() as u64));
+}
+
+#[test]
 fn misuse_is_refused() {
     let f32 = TensorType::F32;
     let mut w = Writer::new(Vec::new());

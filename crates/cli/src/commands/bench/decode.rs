@@ -58,7 +58,7 @@ struct Test {
 pub(crate) fn run(args: &DecodeArgs) -> Result<ExitCode, Error> {
     interrupt::install()?;
     let tests = tests(args)?;
-    let gguf = load::open(args.model.path()?)?;
+    let gguf = load::open(&args.model.source())?;
     let config = load::config(&gguf, args.device.dense_attention)?;
     let context = context(&tests)?;
     let splits = splits(args);
@@ -209,7 +209,7 @@ fn row(loaded: &Loaded, args: &DecodeArgs, test: Test, test_time: String, sample
         cpu_info: cpu_name(),
         gpu_info: if on_gpu { loaded.devices.join("; ") } else { String::new() },
         backends: loaded.choice.place.name(),
-        model_filename: loaded.gguf.path().map(|p| p.display().to_string()).unwrap_or_default(),
+        model_filename: args.model.source().name(),
         model_type: model_type(&loaded.gguf, &loaded.config),
         model_size: loaded.gguf.tensors().iter().map(|t| t.bytes).sum(),
         model_n_params: loaded.gguf.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum(),
