@@ -81,9 +81,12 @@ impl Experts<'_> {
             linear::run(pool, kernels, self.x, hidden, products, quantized)
         })?;
         self.activate(pool, kernels, visits, gate, up, activated)?;
-        self.products(visits, |place| [place as u32; 2], [(&self.down, results)], |products| {
-            linear::run(pool, kernels, activated, width, products, quantized)
-        })?;
+        self.products(
+            visits,
+            |place| [place as u32; 2],
+            [(&self.down, results)],
+            |products| linear::run(pool, kernels, activated, width, products, quantized),
+        )?;
         self.combine(pool, kernels, places, results, out)
     }
 

@@ -367,6 +367,38 @@ fn accumulate2(out: [&mut [f32]; 2], weights: [&[f32; BLOCK]; 2], common: &Range
     }
 }
 
+/// Upper halves of floats as floats.
+#[inline(always)]
+pub(super) fn widen_bf16(halves: &[u16], out: &mut [f32]) {
+    for (out, &half) in out.iter_mut().zip(halves) {
+        *out = f32::from_bits(u32::from(half) << 16);
+    }
+}
+
+/// `[dim, BLOCK]` integers times the scale of their position and group of dims.
+#[inline(always)]
+pub(super) fn widen_keys(quants: &[i8], scales: &[f32], out: &mut [f32]) {
+    let groups = quants.chunks_exact(QUANT * BLOCK).zip(out.chunks_exact_mut(QUANT * BLOCK));
+    for ((quants, out), scales) in groups.zip(scales.as_chunks::<BLOCK>().0) {
+        for (quants, out) in quants.as_chunks::<BLOCK>().0.iter().zip(out.as_chunks_mut::<BLOCK>().0) {
+            for t in 0..BLOCK {
+                out[t] = f32::from(quants[t]) * scales[t];
+            }
+        }
+    }
+}
+
+/// `[BLOCK, dim]` integers, each group of neighbours times its scale.
+#[inline(always)]
+pub(super) fn widen_values(quants: &[i8], scales: &[f32], out: &mut [f32]) {
+    let groups = quants.as_chunks::<QUANT>().0.iter().zip(out.as_chunks_mut::<QUANT>().0);
+    for ((quants, out), &scale) in groups.zip(scales) {
+        for i in 0..QUANT {
+            out[i] = f32::from(quants[i]) * scale;
+        }
+    }
+}
+
 /// The position of the first of the largest values; NaN counts as the smallest.
 #[inline(always)]
 pub(super) fn argmax(x: &[f32]) -> usize {

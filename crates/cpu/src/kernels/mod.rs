@@ -219,6 +219,12 @@ kernels! {
     fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]);
     /// Folds the positions `valid[i]` of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
     fn attend(heads: &mut Heads, valid: &[Range<usize>], k: &[f32], v: &[f32], scoring: Scoring);
+    /// Upper halves of floats as floats.
+    fn widen_bf16(halves: &[u16], out: &mut [f32]);
+    /// Keys of a KV block in 8 bits, `[dim, BLOCK]`, with scales `[dim / QUANT, BLOCK]`.
+    fn widen_keys(quants: &[i8], scales: &[f32], out: &mut [f32]);
+    /// Values of a KV block in 8 bits, `[BLOCK, dim]`, with scales `[BLOCK, dim / QUANT]`.
+    fn widen_values(quants: &[i8], scales: &[f32], out: &mut [f32]);
     /// Where the first of the largest values is.
     fn argmax(x: &[f32]) -> usize;
 }
