@@ -1,7 +1,5 @@
 //! `cargo xtask synth`: GGUF files of any shape with random weights, for speed work and for tests that need no sense.
-//! Same arguments and seed, same bytes. What the weights are made of is in [`weights`].
-
-mod weights;
+//! Same arguments and seed, same bytes. What the models and their weights are made of is in `tombolo_model::dummy`.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
@@ -10,6 +8,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tombolo_gguf::{Gguf, TensorType, Writer};
+use tombolo_model::dummy::{Blueprint, Dense, Family, Glm, QwenMoe, weights};
 
 /// Arguments of `cargo xtask synth`. Shape flags override the preset.
 #[derive(clap::Args, Debug)]
@@ -65,6 +64,10 @@ pub(crate) struct SynthArgs {
 enum Architecture {
     Llama,
     Qwen3,
+    /// Qwen3-30B-A3B's shape; of the shape flags it takes --layers, --vocab and --context
+    Qwen3moe,
+    /// GLM-5's shape, Q8_0 with experts in Q4_K; of the shape flags it takes --layers, --vocab and --context
+    GlmDsa,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -94,6 +97,8 @@ enum Types {
     Q80,
     #[value(name = "q4_k")]
     Q4K,
+    #[value(name = "q5_k")]
+    Q5K,
     #[value(name = "q6_k")]
     Q6K,
     #[value(name = "q4_k_m")]
@@ -110,6 +115,7 @@ impl Types {
             Types::Q40 => TensorType::Q4_0,
             Types::Q41 => TensorType::Q4_1,
             Types::Q80 => TensorType::Q8_0,
+            Types::Q5K => TensorType::Q5_K,
             Types::Q6K => TensorType::Q6_K,
             Types::Q4KM if large => TensorType::Q6_K,
             Types::Q4K | Types::Q4KM => TensorType::Q4_K,
@@ -117,58 +123,57 @@ impl Types {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    hidden: u64,
-    layers: u64,
-    heads: u64,
-    kv_heads: u64,
-    head_dim: u64,
-    ff: u64,
-    vocab: u64,
-}
-
-impl Shape {
-    fn preset(preset: Preset, architecture: Architecture) -> Self {
-        let (hidden, layers, heads, kv_heads, head_dim, ff) = match (preset, architecture) {
-            (Preset::Tiny, _) => (256, 2, 8, 4, 64, 512),
-            (Preset::B1, Architecture::Llama) => (2048, 16, 32, 8, 64, 8192),
-            (Preset::B1, Architecture::Qwen3) => (2048, 28, 16, 8, 128, 6144),
-            (Preset::B8, Architecture::Llama) => (4096, 32, 32, 8, 128, 14336),
-            (Preset::B8, Architecture::Qwen3) => (4096, 36, 32, 8, 128, 12288),
-        };
-        let vocab = match (preset, architecture) {
-            (Preset::Tiny, _) => 512,
-            (_, Architecture::Llama) => 128_256,
-            (_, Architecture::Qwen3) => 151_936,
-        };
-        Self { hidden, layers, heads, kv_heads, head_dim, ff, vocab }
+/// The model that the arguments describe; `tokens` of a tokenizer count as its vocabulary.
+fn blueprint(args: &SynthArgs, tokens: Option<u64>) -> Result<Blueprint> {
+    let given = [args.hidden, args.layers, args.heads, args.kv_heads, args.head_dim, args.ff, args.vocab];
+    for value in given.into_iter().flatten() {
+        ensure!(value > 0 && value <= u64::from(u32::MAX), "shape flags take 1 to {}", u32::MAX);
     }
-
-    fn of(args: &SynthArgs, tokens: Option<u64>) -> Result<Self> {
-        let mut shape = Self::preset(args.preset, args.architecture);
-        let given = [
-            (&mut shape.hidden, args.hidden),
-            (&mut shape.layers, args.layers),
-            (&mut shape.heads, args.heads),
-            (&mut shape.kv_heads, args.kv_heads),
-            (&mut shape.head_dim, args.head_dim),
-            (&mut shape.ff, args.ff),
-            (&mut shape.vocab, args.vocab.or(tokens)),
-        ];
-        for (value, given) in given {
-            *value = given.unwrap_or(*value);
-            ensure!(*value > 0 && *value <= u64::from(u32::MAX), "shape flags take 1 to {}", u32::MAX);
+    let vocabulary = args.vocab.or(tokens);
+    match args.architecture {
+        Architecture::Llama => Ok(dense(args, Family::Llama, vocabulary).blueprint()),
+        Architecture::Qwen3 => Ok(dense(args, Family::Qwen3, vocabulary).blueprint()),
+        Architecture::Qwen3moe | Architecture::GlmDsa
+            if given[0].or(given[2]).or(given[3]).or(given[4]).or(given[5]).is_some() =>
+        {
+            bail!("of this architecture only --layers, --vocab and --context can be chosen")
         }
-        Ok(shape)
+        Architecture::Qwen3moe => {
+            let full = QwenMoe::QWEN3_30B_A3B;
+            let (layers, vocabulary) = (args.layers.unwrap_or(full.layers), vocabulary.unwrap_or(full.vocabulary));
+            Ok(QwenMoe { layers, vocabulary, context: args.context, ..full }.blueprint())
+        }
+        Architecture::GlmDsa => {
+            let full = Glm::GLM_5;
+            let (layers, vocabulary) = (args.layers.unwrap_or(full.layers), vocabulary.unwrap_or(full.vocabulary));
+            // A model that was cut drafts nothing.
+            Ok(Glm { layers, drafts: args.layers.is_none(), vocabulary, context: args.context, ..full }.blueprint())
+        }
     }
 }
 
-/// A tensor of the model.
-struct Tensor {
-    name: String,
-    dims: Vec<u64>,
-    ty: TensorType,
+fn dense(args: &SynthArgs, family: Family, vocabulary: Option<u64>) -> Dense {
+    let preset = match (args.preset, family) {
+        (Preset::Tiny, _) => Dense { family, ..Dense::TINY },
+        (Preset::B1, Family::Llama) => Dense::LLAMA_1B,
+        (Preset::B1, Family::Qwen3) => Dense::QWEN3_1B,
+        (Preset::B8, Family::Llama) => Dense::LLAMA_8B,
+        (Preset::B8, Family::Qwen3) => Dense::QWEN3_8B,
+    };
+    Dense {
+        hidden: args.hidden.unwrap_or(preset.hidden),
+        layers: args.layers.unwrap_or(preset.layers),
+        heads: args.heads.unwrap_or(preset.heads),
+        kv_heads: args.kv_heads.unwrap_or(preset.kv_heads),
+        head_dim: args.head_dim.unwrap_or(preset.head_dim),
+        feed_forward: args.ff.unwrap_or(preset.feed_forward),
+        vocabulary: vocabulary.unwrap_or(preset.vocabulary),
+        context: args.context,
+        tied: args.tied,
+        ty: args.types.of(false),
+        large_ty: args.types.of(true),
+        family,
+    }
 }
 
 /// Writes the file that the arguments describe.
@@ -179,13 +184,12 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
     if let (Some(path), None) = (&args.tokenizer_from, tokens) {
         bail!("{} has no tokenizer.ggml.tokens", path.display());
     }
-    let shape = Shape::of(args, tokens.map(|t| t.len() as u64))?;
-    let tensors = tensors(args, &shape);
+    let blueprint = blueprint(args, tokens.map(|t| t.len() as u64))?;
     // Under another name until it is whole.
     let mut part = args.out.clone().into_os_string();
     part.push(".part");
     let part = PathBuf::from(part);
-    let written = write(args, &shape, &tensors, tokenizer.as_ref(), &part)
+    let written = write(args, &blueprint, tokenizer.as_ref(), &part)
         .and_then(|()| Ok(std::fs::rename(&part, &args.out)?))
         .with_context(|| format!("cannot write {}", args.out.display()));
     if written.is_err() {
@@ -198,95 +202,27 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
     println!(
         "{}: {} tensors, {:.2} GB in {seconds:.1} s ({:.2} GB/s)",
         args.out.display(),
-        tensors.len(),
+        blueprint.tensors.len(),
         bytes / 1e9,
         bytes / 1e9 / seconds
     );
     Ok(())
 }
 
-fn write(args: &SynthArgs, shape: &Shape, tensors: &[Tensor], tokenizer: Option<&Gguf>, to: &Path) -> Result<()> {
+fn write(args: &SynthArgs, blueprint: &Blueprint, tokenizer: Option<&Gguf>, to: &Path) -> Result<()> {
+    // What the header says of the tensors is what their weights are made of.
+    let described = blueprint.open(args.seed)?;
     let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, File::create(to)?));
-    metadata(&mut writer, args, shape)?;
-    match tokenizer {
-        None => {
-            writer.metadata("tokenizer.ggml.model", "no_vocab")?;
-        }
-        Some(file) => {
-            for (key, value) in file.metadata().iter().filter(|(k, _)| k.starts_with("tokenizer.")) {
-                writer.metadata(key, value.clone())?;
-            }
-        }
-    }
-    for t in tensors {
-        writer.tensor(&t.name, &t.dims, t.ty)?;
-    }
+    blueprint.describe(&mut writer, tokenizer)?;
     writer.finish_header()?;
-    for t in tensors {
-        weights::write(&mut writer, &t.name, &t.dims, t.ty, args.seed)?;
+    for info in described.tensors() {
+        weights::each_chunk(info, args.seed, |bytes| -> Result<()> {
+            writer.data(bytes)?;
+            Ok(())
+        })?;
     }
     writer.finish()?;
     Ok(())
-}
-
-fn metadata<W: std::io::Write>(writer: &mut Writer<W>, args: &SynthArgs, shape: &Shape) -> Result<()> {
-    let (arch, eps, theta) = match args.architecture {
-        Architecture::Llama => ("llama", 1e-5f32, 500_000f32),
-        Architecture::Qwen3 => ("qwen3", 1e-6, 1_000_000.0),
-    };
-    writer.metadata("general.architecture", arch)?;
-    writer.metadata("general.name", format!("synthetic {arch}, {} layers of {}", shape.layers, shape.hidden))?;
-    let counts = [
-        ("block_count", shape.layers),
-        ("context_length", u64::from(args.context)),
-        ("embedding_length", shape.hidden),
-        ("feed_forward_length", shape.ff),
-        ("attention.head_count", shape.heads),
-        ("attention.head_count_kv", shape.kv_heads),
-        ("attention.key_length", shape.head_dim),
-        ("attention.value_length", shape.head_dim),
-        ("rope.dimension_count", shape.head_dim),
-        ("vocab_size", shape.vocab),
-    ];
-    for (key, count) in counts {
-        writer.metadata(&format!("{arch}.{key}"), u32::try_from(count)?)?;
-    }
-    writer.metadata(&format!("{arch}.attention.layer_norm_rms_epsilon"), eps)?;
-    writer.metadata(&format!("{arch}.rope.freq_base"), theta)?;
-    Ok(())
-}
-
-fn tensors(args: &SynthArgs, s: &Shape) -> Vec<Tensor> {
-    let matrix = |name: String, cols: u64, rows: u64, large: bool| Tensor {
-        name,
-        dims: vec![cols, rows],
-        ty: args.types.of(large),
-    };
-    let norm = |name: String, width: u64| Tensor { name, dims: vec![width], ty: TensorType::F32 };
-    let (q, kv) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
-    let mut all = vec![matrix("token_embd.weight".into(), s.hidden, s.vocab, false)];
-    all.push(norm("output_norm.weight".into(), s.hidden));
-    if !args.tied {
-        all.push(matrix("output.weight".into(), s.hidden, s.vocab, true));
-    }
-    for layer in 0..s.layers {
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let large = layer % 2 == 1;
-        all.push(norm(name("attn_norm"), s.hidden));
-        all.push(matrix(name("attn_q"), s.hidden, q, false));
-        all.push(matrix(name("attn_k"), s.hidden, kv, false));
-        all.push(matrix(name("attn_v"), s.hidden, kv, large));
-        if matches!(args.architecture, Architecture::Qwen3) {
-            all.push(norm(name("attn_q_norm"), s.head_dim));
-            all.push(norm(name("attn_k_norm"), s.head_dim));
-        }
-        all.push(matrix(name("attn_output"), q, s.hidden, false));
-        all.push(norm(name("ffn_norm"), s.hidden));
-        all.push(matrix(name("ffn_gate"), s.hidden, s.ff, false));
-        all.push(matrix(name("ffn_up"), s.hidden, s.ff, false));
-        all.push(matrix(name("ffn_down"), s.ff, s.hidden, large));
-    }
-    all
 }
 
 #[cfg(test)]
@@ -313,7 +249,7 @@ mod tests {
 
     #[test]
     fn every_type_gives_finite_weights_of_unit_gain() {
-        for types in ["f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "q4_k", "q6_k", "q4_k_m"] {
+        for types in ["f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "q4_k_m"] {
             let path = file(types);
             synth(&path, &["qwen3", "--types", types]).unwrap();
             let gguf = Gguf::open(&path).unwrap();

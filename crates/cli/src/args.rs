@@ -47,7 +47,8 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
-    /// GGUF file of the model
+    /// GGUF file of the model, any file of a split one, a directory with one model, or dummy:NAME for random weights (tiny,
+    /// 8b, 30b-a3b, glm5, glm5-8l, glm5-tp8-rank)
     #[arg(value_name = "MODEL")]
     positional: Option<PathBuf>,
     /// The same, as an option

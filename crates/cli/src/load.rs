@@ -1,9 +1,10 @@
 //! From a file's name to an engine that runs: what every command that computes does first.
 
 use crate::args::{DeviceArgs, SplitArgs};
-use crate::backend::{self, Choice};
+use crate::backend::{self, Choice, Place};
 use crate::error::{Error, failure, input};
 use crate::limits::{NAME_CHARS_MAX, WARNINGS_MAX};
+use crate::memory::{self, Needs};
 use crate::output;
 use crate::progress::PATIENCE;
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tombolo_engine::{Engine, Shape};
 use tombolo_gguf::{Fault, Gguf};
-use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard};
+use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard, dummy};
 
 /// Rows of a step: what prefill runs at once.
 pub(crate) const ROWS: usize = 512;
@@ -31,7 +32,11 @@ pub(crate) struct Loaded {
 }
 
 /// Opens and checks a model: a file, a split set by any of its shards, or a directory with one model in it.
+/// `dummy:NAME` needs no file.
 pub(crate) fn open(path: &Path) -> Result<Arc<Gguf>, Error> {
+    if let Some(name) = path.to_str().and_then(|path| path.strip_prefix("dummy:")) {
+        return open_dummy(name);
+    }
     use std::io::ErrorKind::OutOfMemory;
     let gguf = Gguf::open(path).map_err(|error| match &error.fault {
         // The file is right, and the machine too small.
@@ -45,6 +50,15 @@ pub(crate) fn open(path: &Path) -> Result<Arc<Gguf>, Error> {
         output::say(&format!("warning: {more} more of the kind"));
     }
     Ok(Arc::new(gguf))
+}
+
+/// A model with random weights, which are made when they are asked for.
+fn open_dummy(name: &str) -> Result<Arc<Gguf>, Error> {
+    let preset = dummy::preset(name).ok_or_else(|| {
+        let known: Vec<String> = dummy::PRESETS.iter().map(|p| format!("dummy:{}", p.name)).collect();
+        input(format!("there is no dummy:{}; there are {}", output::one_line(name), known.join(", ")))
+    })?;
+    preset.blueprint().open(dummy::SEED).map(Arc::new).map_err(failure)
 }
 
 /// Reads a model's shape.
@@ -88,6 +102,10 @@ pub(crate) fn load(
     capacity: Capacity,
 ) -> Result<Loaded, Error> {
     let (choice, shape) = plan(gguf, config, device, split)?;
+    if matches!(choice.place, Place::Cpu { .. }) {
+        let programs = programs(gguf, config, choice.ranks)?;
+        Needs::of(gguf, &programs, capacity, device.arith.into()).check(memory::available())?;
+    }
     let started = Instant::now();
     let name = name(config);
     let size = output::bytes(gguf.file_bytes());
@@ -108,12 +126,13 @@ fn name(config: &Config) -> String {
 
 /// Builds every rank's program before anything is loaded: an illegal split is refused here.
 fn shape(gguf: &Gguf, config: &Config, size: usize) -> Result<Shape, Error> {
-    let mut groups = 0;
-    for rank in 0..size {
-        let program = Program::build(gguf, config, Shard { rank, size }).map_err(|e| at_file(gguf, &e))?;
-        groups = program.groups.len();
-    }
+    let groups = programs(gguf, config, size)?.last().map_or(0, |p| p.groups.len());
     Ok(Shape { vocabulary: config.vocabulary, groups })
+}
+
+fn programs(gguf: &Gguf, config: &Config, size: usize) -> Result<Vec<Program>, Error> {
+    let of = |rank| Program::build(gguf, config, Shard { rank, size }).map_err(|e| at_file(gguf, &e));
+    (0..size).map(of).collect()
 }
 
 impl Loaded {

@@ -2,6 +2,7 @@
 //! command computes lives in the crates below. Only here is it decided which backend runs a model.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod args;
 mod backend;
 mod commands;
@@ -9,6 +10,7 @@ mod error;
 mod interrupt;
 mod limits;
 mod load;
+mod memory;
 mod output;
 mod progress;
 

@@ -71,6 +71,55 @@ fn an_unknown_tensor_type_is_refused() {
 }
 
 #[test]
+fn a_type_that_is_known_and_cannot_be_computed_with_is_named_with_its_tensor() {
+    // The bytes of BF16 as integers: two dimensions, 64 and 256 long, then the type.
+    let shape = [[2, 0, 0, 0].as_slice(), &64u64.to_le_bytes(), &256u64.to_le_bytes()].concat();
+    let with = |ty: u8| [shape.as_slice(), &[ty, 0, 0, 0]].concat();
+    let path = patched("integers.gguf", b"blk.0.attn_q.weight", &with(30), &with(25));
+    for command in [COMMANDS[0], COMMANDS[2], COMMANDS[3]] {
+        let args: Vec<&str> = command.iter().copied().chain([text(&path)]).collect();
+        fail(&args, 2, &["integers.gguf", "blk.0.attn_q.weight", "I16"]);
+    }
+    let ran = common::succeed(&["inspect", text(&path)]);
+    assert!(ran.out.contains("cannot run") && ran.out.contains("I16"), "{}", ran.out);
+}
+
+#[test]
+fn a_set_of_files_opens_by_any_of_them() {
+    let whole = tombolo_gguf::Gguf::open(&golden("tiny-llama.gguf")).unwrap();
+    let dir = scratch("a set");
+    std::fs::create_dir_all(&dir).unwrap();
+    let half = whole.tensors().len() / 2;
+    let parts = [&whole.tensors()[..0], &whole.tensors()[..half], &whole.tensors()[half..]];
+    let name = |i: usize| dir.join(format!("tiny-{:05}-of-00003.gguf", i + 1));
+    for (i, tensors) in parts.into_iter().enumerate() {
+        let mut w = tombolo_gguf::Writer::new(Vec::new());
+        w.metadata("split.no", i as u16).unwrap().metadata("split.count", 3u16).unwrap();
+        if i == 0 {
+            for (key, value) in whole.metadata().iter() {
+                w.metadata(key, value.clone()).unwrap();
+            }
+        }
+        for t in tensors {
+            w.tensor(&t.name, &t.dims, t.ty).unwrap();
+        }
+        w.finish_header().unwrap();
+        for t in tensors {
+            w.data(whole.bytes(t)).unwrap();
+        }
+        std::fs::write(name(i), w.finish().unwrap()).unwrap();
+    }
+    let model = golden("tiny-llama.gguf");
+    let answer = |path: &str| common::succeed(&["run", "--tokens", "1,2,3", "-n", "8", "--temp", "0", path]).out;
+    let expected = answer(text(&model));
+    for path in [name(0), name(1), name(2), dir.clone()] {
+        assert_eq!(answer(text(&path)), expected, "{}", path.display());
+    }
+    std::fs::remove_file(name(1)).unwrap();
+    refused_by_all(text(&name(2)), &["tiny-00002-of-00003.gguf", "shard 2 of 3 is missing"]);
+}
+
+#[test]
 fn an_unknown_architecture_is_refused_where_it_would_have_to_run() {
     let path = patched("arch.gguf", b"general.architecture", b"llama", b"xlama");
     for command in [COMMANDS[0], COMMANDS[2], COMMANDS[3]] {

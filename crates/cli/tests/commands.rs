@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Ran, golden, run, scratch, speaking_model, succeed, text, tombolo};
+use common::{Ran, golden, run, scratch, speaking_model, speaking_model_with, succeed, text, tombolo};
 use std::io::{Read, Write};
 use std::process::Stdio;
 
@@ -245,4 +245,39 @@ fn an_interrupt_leaves_whole_json() {
     let ran = interrupted(&["bench", "decode", text(&model), "-n", "0", "-r", "9999999", "-p", "2", "-o", "json"]);
     assert_eq!(ran.code, Some(130), "{}", ran.err);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&ran.out).unwrap(), serde_json::json!([]));
+}
+
+#[test]
+fn a_dummy_needs_no_file() {
+    let ids = |seed: &str| {
+        let args = ["run", "dummy:tiny", "--tokens", "1,2,3", "-n", "4", "--temp", "0", "--device", "cpu", "-s", seed];
+        succeed(&args).out
+    };
+    assert_eq!(ids("1"), ids("2"));
+    // Its header alone is looked at: it has 404 GiB.
+    let json: serde_json::Value = serde_json::from_str(&succeed(&["inspect", "dummy:glm5", "--json"]).out).unwrap();
+    assert!(json["parameters"].as_u64().is_some_and(|n| n / 10_000_000 == 75_386), "{}", json["parameters"]);
+    assert_eq!(json["tensor_parallel_sizes"], serde_json::json!([1, 2, 4, 8]));
+    // What one of eight ranks reads for a token, added up by hand from the published shapes: 6.36 GB.
+    let read = json["ranks"][3]["weight_bytes_per_token"].as_f64().unwrap() / 1e9;
+    assert!((read / 6.36 - 1.0).abs() < 0.01, "{read}");
+    let ran = run(&["run", "dummy:huge"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("dummy:glm5-tp8-rank") && ran.err.trim_end().lines().count() == 1, "{}", ran.err);
+}
+
+#[test]
+fn reasoning_is_told_from_the_answer() {
+    // The template opens the reasoning, and the tiny model never closes it.
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>";
+    let model = speaking_model_with("thinks.gguf", &[], template);
+    let args = ["run", text(&model), "-p", "hello", "-n", "4", "--temp", "0"];
+    let json: serde_json::Value = serde_json::from_str(&succeed(&[&args[..], &["--json"]].concat()).out).unwrap();
+    assert_eq!(json["text"], "");
+    let thought = json["reasoning"].as_str().unwrap();
+    assert!(!thought.is_empty());
+    // In a pipe the answer stands alone.
+    let ran = succeed(&args);
+    assert_eq!(ran.out.trim(), "");
+    assert!(ran.err.contains(thought), "{} has no {thought:?}", ran.err);
 }

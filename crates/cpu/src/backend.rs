@@ -1,13 +1,13 @@
 //! One rank: loading it, and the queue of steps in front of it.
 
 use crate::kernels::{Kernels, QUANT};
-use crate::kv::Kv;
+use crate::kv::Cache;
 use crate::linear::Quantized;
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::run::{Stage, stages};
 use crate::weights::{self, Held};
-use crate::{LoadError, Options, experts};
+use crate::{LoadError, Options, experts, select};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use tombolo_collective::ThreadRank;
 use tombolo_gguf::Gguf;
 use tombolo_model::{
     Arith, BLOCK_TOKENS, Backend, BackendError, Capacity, Config, KvType, Program, Rows, Shard, Step, StepOutput,
+    Values,
 };
 
 /// Most steps that wait to be collected.
@@ -25,7 +26,7 @@ pub(crate) struct CpuBackend {
     pub(crate) program: Program,
     pub(crate) stages: Vec<Stage>,
     pub(crate) held: Vec<Held>,
-    pub(crate) kv: Vec<Kv>,
+    pub(crate) kv: Vec<Cache>,
     /// Activations, in the order of the program's buffers.
     pub(crate) buffers: Vec<Memory<f32>>,
     pub(crate) kernels: &'static Kernels,
@@ -51,6 +52,7 @@ pub(crate) struct Scratch {
     /// Of an all-reduce.
     pub(crate) sum: Vec<f32>,
     pub(crate) experts: experts::Scratch,
+    pub(crate) select: select::Scratch,
     /// Per rotation, `[rows, pairs]` of cosine and sine.
     pub(crate) turns: Vec<Vec<[f32; 2]>>,
 }
@@ -76,13 +78,14 @@ impl CpuBackend {
         let held = weights::load(gguf, &program, options.arith, &mut pool)?;
         let kind = options.kv_type();
         let kv = program.groups.iter().map(|group| {
-            if kind == KvType::Q8_0 && !group.head_dim.is_multiple_of(QUANT) {
+            let latent = if let Values::OfKey(latent) = group.values { latent } else { 0 };
+            if kind == KvType::Q8_0 && !(group.head_dim.is_multiple_of(QUANT) && latent.is_multiple_of(QUANT)) {
                 return Err(LoadError::KvType { kind, head_dim: group.head_dim });
             }
             let block_bytes = kind.bytes(group.layers * group.values_per_token() * BLOCK_TOKENS);
             let mib = block_bytes.saturating_mul(capacity.blocks) >> 20;
             let no_room = |source| LoadError::Memory { what: format!("KV group '{}'", group.name), mib, source };
-            Kv::new(group, capacity.blocks, kind).map_err(no_room)
+            Cache::new(group, capacity.blocks, kind).map_err(no_room)
         });
         let kv = kv.collect::<Result<_, _>>()?;
         let buffers = program.buffers.iter().map(|buffer| {
@@ -139,8 +142,8 @@ impl Backend for CpuBackend {
             Arith::Production => "8-bit activations",
         };
         format!(
-            "CPU rank {rank} of {size}: {} threads, {} kernels, {arith}, KV in {}; {} MiB of weights repacked, {} MiB copied, \
-             the rest read from the file",
+            "CPU rank {rank} of {size}: {} threads, {} kernels, {arith}, KV in {}; {} MiB of weights repacked, \
+             {} MiB copied, the rest read from the file",
             self.pool.threads(),
             self.kernels.tier.name(),
             self.kv_type.name(),

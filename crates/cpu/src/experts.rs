@@ -39,17 +39,22 @@ pub(crate) struct Experts<'a> {
     pub(crate) down: Stack<'a>,
     /// Width of an expert on this rank.
     pub(crate) width: usize,
+    /// The first expert that this rank holds; it holds as many as there are matrices.
+    pub(crate) first: usize,
     pub(crate) activation: Activation,
     /// The sum is added to what the output holds.
     pub(crate) accumulate: bool,
 }
+
+/// The place of a visit that another rank sees to.
+const NOT_HERE: usize = usize::MAX;
 
 /// Room that is used anew in every operation. A visit is one row at one of its experts; visits are sorted by expert.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// By row and place in its order of choice: where its visit is.
     places: Vec<usize>,
-    /// By visit: its row and expert.
+    /// By visit: its row and expert, counted from the first that is held.
     visits: Vec<(usize, usize)>,
     gate: Vec<f32>,
     up: Vec<f32>,
@@ -93,9 +98,12 @@ impl Experts<'_> {
     /// Lists visits by expert, within it by row.
     fn sort(&self, places: &mut Vec<usize>, visits: &mut Vec<(usize, usize)>) {
         visits.clear();
-        visits.extend(self.chosen.iter().enumerate().map(|(i, &expert)| (i, expert as usize)));
+        let held = self.gate.matrices.len();
+        let here = self.chosen.iter().map(|&expert| (expert as usize).wrapping_sub(self.first));
+        visits.extend(here.enumerate().filter(|&(_, expert)| expert < held));
         visits.sort_by_key(|&(_, expert)| expert);
-        places.resize(visits.len(), 0);
+        places.clear();
+        places.resize(self.chosen.len(), NOT_HERE);
         for (place, visit) in visits.iter_mut().enumerate() {
             places[visit.0] = place;
             visit.0 /= self.top_k;
@@ -177,10 +185,12 @@ impl Experts<'_> {
                 }
                 let own = row * self.top_k..(row + 1) * self.top_k;
                 let chosen = self.chosen[own.clone()].iter().zip(&self.weights[own.clone()]);
-                for (&place, (&expert, &weight)) in places[own].iter().zip(chosen) {
+                for (&place, (&expert, &weight)) in
+                    places[own].iter().zip(chosen).filter(|(place, _)| **place != NOT_HERE)
+                {
                     // SAFETY: every visit belongs to one row.
                     let result = unsafe { results.rows(place..place + 1) };
-                    if let Some(bias) = self.down.bias(expert as usize) {
+                    if let Some(bias) = self.down.bias(expert as usize - self.first) {
                         (kernels.add)(result, bias);
                     }
                     (kernels.add_scaled)(sum, result, weight);

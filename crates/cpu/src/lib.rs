@@ -12,13 +12,18 @@ mod experts;
 mod grid;
 mod kernels;
 mod kv;
+mod latent;
 mod linear;
 mod memory;
 mod pack;
 mod pool;
 mod route;
+mod row_cache;
 mod run;
+mod run_latent;
 mod sample;
+mod select;
+mod store;
 #[cfg(test)]
 mod tests;
 mod weights;

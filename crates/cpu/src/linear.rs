@@ -77,15 +77,16 @@ struct Task {
 }
 
 struct Scratch {
-    /// One decoded weight row.
+    /// Four decoded weight rows.
     decoded: Vec<f32>,
+    products: Vec<[f32; 4]>,
     panel: Panel,
     sums: Vec<[f32; TILE]>,
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> =
-        RefCell::new(Scratch { decoded: Vec::new(), panel: Panel::new(), sums: Vec::new() });
+        RefCell::new(Scratch { decoded: Vec::new(), products: Vec::new(), panel: Panel::new(), sums: Vec::new() });
 }
 
 /// Runs `products` over the rows of `x`, `cols` values each.
@@ -215,24 +216,21 @@ fn row_task(
     product: &Product,
     scratch: &mut Scratch,
 ) {
-    let x = |row: usize| &x[product.pair(row)[0] * cols..][..cols];
-    let decoded = &mut scratch.decoded;
-    decoded.resize(cols, 0.0);
-    for weight_row in task.weight_rows.clone() {
-        weight.decode(kernels, weight_row, decoded);
-        let mut row = task.rows.start;
-        while row < task.rows.end {
-            let n = if task.rows.end - row >= 4 { 4 } else { 1 };
-            let sums = match n {
-                4 => (kernels.dot4)(decoded, [x(row), x(row + 1), x(row + 2), x(row + 3)]),
-                _ => [(kernels.dot)(decoded, x(row)), 0.0, 0.0, 0.0],
-            };
-            for (i, &sum) in sums.iter().enumerate().take(n) {
-                let col = weight_row - product.weight_rows.start;
-                // SAFETY: tasks share no pair of weight row and output row.
-                unsafe { product.out.cells(product.pair(row + i)[1], col, 1)[0] = sum };
-            }
-            row += n;
+    let rows: Vec<&[f32]> = task.rows.clone().map(|row| &x[product.pair(row)[0] * cols..][..cols]).collect();
+    let Scratch { decoded, products, .. } = scratch;
+    products.resize(rows.len(), [0.0; 4]);
+    for first in task.weight_rows.clone().step_by(4) {
+        let held = (task.weight_rows.end - first).min(4);
+        decoded.clear();
+        decoded.resize(4 * cols, 0.0);
+        for (i, decoded) in decoded.chunks_exact_mut(cols).take(held).enumerate() {
+            weight.decode(kernels, first + i, decoded);
+        }
+        (kernels.products)(decoded, &rows, products);
+        let col = first - product.weight_rows.start;
+        for (sums, row) in products.iter().zip(task.rows.clone()) {
+            // SAFETY: tasks share no pair of weight row and output row.
+            unsafe { product.out.cells(product.pair(row)[1], col, held) }.copy_from_slice(&sums[..held]);
         }
     }
 }

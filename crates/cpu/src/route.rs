@@ -38,7 +38,7 @@ impl Rule<'_> {
             choice.iter_mut().zip(bias).for_each(|(c, b)| *c += b);
         }
         if let Some(groups) = self.groups {
-            close_groups(choice, groups);
+            close_groups(choice, groups, self.gating == Gating::Softmax);
         }
         order.clear();
         order.extend(0..choice.len() as u32);
@@ -65,8 +65,8 @@ fn softmax(values: &mut [f32]) {
     values.iter_mut().for_each(|v| *v /= sum);
 }
 
-/// Leaves only the best groups open: those whose two best experts have the largest sum.
-fn close_groups(choice: &mut [f32], groups: ExpertGroups) {
+/// Leaves only the best groups open: those with the best expert, or those whose two best have the largest sum.
+fn close_groups(choice: &mut [f32], groups: ExpertGroups, by_best: bool) {
     let size = choice.len() / groups.count;
     let score = |group: &[f32]| {
         let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
@@ -77,7 +77,7 @@ fn close_groups(choice: &mut [f32], groups: ExpertGroups) {
                 second = c;
             }
         }
-        first + second
+        if by_best { first } else { first + second }
     };
     let scores: Vec<f32> = choice.chunks(size).map(score).collect();
     let mut order: Vec<usize> = (0..groups.count).collect();

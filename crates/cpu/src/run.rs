@@ -19,7 +19,7 @@ use tombolo_model::{
 };
 
 /// Fewer values than this are not worth handing to another thread.
-const GRAIN_VALUES: usize = 8192;
+pub(crate) const GRAIN_VALUES: usize = 8192;
 
 /// Operations that run as one job.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,15 +61,15 @@ pub(crate) fn stages(program: &Program) -> Vec<Stage> {
 }
 
 /// What one step means, worked out once.
-struct Rowset {
-    tokens: Vec<u32>,
+pub(crate) struct Rowset {
+    pub(crate) tokens: Vec<u32>,
     /// Rows that want logits.
     logits: Vec<usize>,
     wanted: Vec<Wanted>,
 }
 
 /// Why an operation stopped.
-enum Stop {
+pub(crate) enum Stop {
     Panicked(Panicked),
     Silent(Silent),
 }
@@ -146,7 +146,7 @@ impl CpuBackend {
     }
 
     /// The rows of a buffer that this step uses.
-    fn used(&self, buffer: BufferId, rowset: &Rowset) -> Range<usize> {
+    pub(crate) fn used(&self, buffer: BufferId, rowset: &Rowset) -> Range<usize> {
         let buffer = self.program.buffer(buffer);
         let rows = match buffer.rows {
             Rows::Batch => rowset.tokens.len(),
@@ -199,10 +199,16 @@ impl CpuBackend {
                 self.norm(weight, out, eps, rowset)?;
             }
             Op::Linear { x, weight, bias, out } => self.linears(x, &[Linear { weight, bias, out }], rowset)?,
-            Op::Rope { x, head_dim, rope } => self.rope(x, head_dim, rope, rowset)?,
+            Op::LayerNorm { x, weight, bias, out, eps } => {
+                if x != out {
+                    self.copy(x, out, rowset);
+                }
+                self.layer_norm(weight, bias, out, eps, rowset)?;
+            }
+            Op::Rope { x, head_dim, start, rope } => self.rope(x, head_dim, start, rope, rowset)?,
             Op::KvWrite { k, v, group, layer } => {
                 let (k, v) = (&self.buffers[k.index()], &self.buffers[v.index()]);
-                let kv = &mut self.kv[group.index()];
+                let kv = self.kv[group.index()].heads_mut();
                 let width = kv.heads() * kv.dim();
                 for (i, row) in step.rows.iter().enumerate() {
                     let position = row.position as usize;
@@ -214,7 +220,7 @@ impl CpuBackend {
             Op::Attention { q, out, group, layer, heads, scale, window, softcap, sinks } => {
                 let mut memory = take(&mut self.buffers, out);
                 let attention = Attention {
-                    kv: &self.kv[group.index()],
+                    kv: self.kv[group.index()].heads(),
                     group: group.index(),
                     layer,
                     heads,
@@ -228,6 +234,10 @@ impl CpuBackend {
                 self.buffers[out.index()] = memory;
                 result?;
             }
+            Op::LatentWrite { latent, key, group, layer } => self.write_rows(&[latent, key], group, layer, step),
+            Op::IndexWrite { key, group, layer } => self.write_rows(&[key], group, layer, step),
+            Op::Select { .. } => self.select(op, step)?,
+            Op::LatentAttention { .. } => self.latent_attention(op, step)?,
             Op::GatedActivation { activation, gate, up, out } => self.activate(activation, [gate, up], out, rowset)?,
             Op::Route { .. } => self.route(op, rowset)?,
             Op::Experts { .. } => self.experts(op, rowset)?,
@@ -306,7 +316,7 @@ impl CpuBackend {
         Ok(())
     }
 
-    fn rope(&mut self, x: BufferId, head_dim: usize, rope: RopeId, rowset: &Rowset) -> Result<(), Stop> {
+    fn rope(&mut self, x: BufferId, head_dim: usize, start: usize, rope: RopeId, rowset: &Rowset) -> Result<(), Stop> {
         let width = self.width(x);
         let turns = &self.scratch.turns[rope.index()];
         let pairs = self.program.ropes[rope.index()].frequencies.len();
@@ -320,7 +330,7 @@ impl CpuBackend {
                 let turns = &turns[row * pairs..][..pairs];
                 // SAFETY: every row is in one task's range.
                 for head in unsafe { grid.rows(row..row + 1) }.chunks_exact_mut(head_dim) {
-                    turn(&mut head[..2 * pairs], turns);
+                    turn(&mut head[start..start + 2 * pairs], turns);
                 }
             }
         })?;
@@ -427,6 +437,7 @@ impl CpuBackend {
             up: stack(up),
             down: stack(down),
             width: self.program.weight(gate.weight).rows,
+            first: self.program.weight(gate.weight).first,
             activation,
             accumulate,
         };
@@ -438,11 +449,11 @@ impl CpuBackend {
 }
 
 /// A weight that was loaded as a vector, if there is one.
-fn vector(held: &[Held], id: Option<WeightId>) -> Option<&[f32]> {
+pub(crate) fn vector(held: &[Held], id: Option<WeightId>) -> Option<&[f32]> {
     id.and_then(|id| held[id.index()].vector.as_deref())
 }
 
 /// Takes a buffer out of the list, so that the others can be read while it is written.
-fn take(buffers: &mut [Memory<f32>], id: BufferId) -> Memory<f32> {
+pub(crate) fn take(buffers: &mut [Memory<f32>], id: BufferId) -> Memory<f32> {
     std::mem::take(&mut buffers[id.index()])
 }

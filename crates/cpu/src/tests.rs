@@ -5,7 +5,7 @@ mod experts;
 mod pointwise;
 
 use crate::grid::Grid;
-use crate::kernels::tests::Random;
+use crate::kernels::tests::{Random, random_blocks};
 use crate::kernels::{Kernels, Tier};
 use crate::linear::{self, Picked, Product, Quantized};
 use crate::pool::Pool;
@@ -15,21 +15,33 @@ use std::sync::Arc;
 use tombolo_gguf::{Gguf, TensorType, Writer, quant};
 use tombolo_model::{Arith, BufferId, Op, Program, Shard, Slice, Weight, WeightId};
 
-const TYPES: [TensorType; 8] = [
+const TYPES: [TensorType; 16] = [
     TensorType::F32,
     TensorType::F16,
     TensorType::BF16,
     TensorType::Q4_0,
     TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
     TensorType::Q8_0,
+    TensorType::IQ4_NL,
+    TensorType::MXFP4,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
     TensorType::Q4_K,
+    TensorType::Q5_K,
     TensorType::Q6_K,
+    TensorType::IQ4_XS,
 ];
 
 /// A file of one tensor `[cols, rows]`, and its values.
 fn one_tensor(ty: TensorType, rows: usize, cols: usize, random: &mut Random) -> (Arc<Gguf>, Vec<f32>) {
     let mut bytes = Vec::new();
-    quant::encode(ty, &random.values(rows * cols), &mut bytes).unwrap();
+    if ty.block_len() == 1 {
+        quant::encode(ty, &random.values(rows * cols), &mut bytes).unwrap();
+    } else {
+        bytes = random_blocks(ty, rows * cols, random);
+    }
     let mut values = vec![0.0; rows * cols];
     quant::decode(ty, &bytes, &mut values).unwrap();
     let mut writer = Writer::new(Cursor::new(Vec::new()));

@@ -52,7 +52,10 @@ pub(crate) struct Tiles {
     pub(crate) kind: Kind,
     pub(crate) rows: usize,
     tile_bytes: usize,
-    data: Memory<u8>,
+    /// All matrices of a stack lie in one block: the system bounds how many blocks a process may have.
+    data: Arc<Memory<u8>>,
+    /// Where this matrix begins in it.
+    start: usize,
 }
 
 impl Rows {
@@ -98,11 +101,12 @@ impl Rows {
 impl Tiles {
     /// The bytes of a tile.
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
-        &self.data[tile * self.tile_bytes..][..self.tile_bytes]
+        assert!(tile * TILE < self.rows, "tile {tile} of {} rows", self.rows);
+        &self.data[self.start + tile * self.tile_bytes..][..self.tile_bytes]
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.data.len()
+        self.rows.div_ceil(TILE) * self.tile_bytes
     }
 }
 
@@ -121,6 +125,17 @@ pub(crate) fn load(gguf: &Arc<Gguf>, program: &Program, arith: Arith, pool: &mut
             Op::Linear { weight, bias, .. } => {
                 loader.matrix(weight)?;
                 loader.vector_if_any(bias)?;
+            }
+            Op::LayerNorm { weight, bias, .. } => {
+                loader.vector(weight)?;
+                loader.vector(bias)?;
+            }
+            Op::LatentAttention { keys, keys_transposed, values, .. } => {
+                loader.vector(keys)?;
+                if keys_transposed {
+                    loader.transpose(keys);
+                }
+                loader.vector(values)?;
             }
             Op::Attention { sinks, .. } => loader.vector_if_any(sinks)?,
             Op::Route { bias, .. } => loader.vector_if_any(bias)?,
@@ -165,31 +180,54 @@ impl Loader<'_> {
         id.map_or(Ok(()), |id| self.vector(id))
     }
 
-    fn matrix(&mut self, id: WeightId) -> Result<(), LoadError> {
-        let mut held = std::mem::take(&mut self.held[id.index()]);
-        let result = self.load_matrix(self.program.weight(id), &mut held);
-        self.held[id.index()] = held;
-        result
-    }
-
-    fn stack(&mut self, id: WeightId) -> Result<(), LoadError> {
+    /// Turns every matrix of a vector of matrices over.
+    fn transpose(&mut self, id: WeightId) {
         let weight = self.program.weight(id);
-        for expert in self.held[id.index()].experts.len()..weight.count {
-            let mut held = Held::default();
-            self.load_matrix(&weight.matrix(expert), &mut held)?;
-            self.held[id.index()].experts.push(held);
+        let (rows, cols) = (weight.rows, weight.cols);
+        if let Some(values) = &mut self.held[id.index()].vector {
+            for matrix in values.chunks_exact_mut(rows * cols) {
+                let turned: Vec<f32> = (0..rows * cols).map(|i| matrix[i % rows * cols + i / rows]).collect();
+                matrix.copy_from_slice(&turned);
+            }
         }
-        Ok(())
     }
 
-    /// In the form that products want.
-    fn load_matrix(&mut self, weight: &Weight, held: &mut Held) -> Result<(), LoadError> {
-        match kind_of(weight.ty).filter(|_| self.arith == Arith::Production) {
-            Some(kind) if held.tiles.is_none() => held.tiles = Some(load_tiles(self.gguf, weight, kind, self.pool)?),
+    fn matrix(&mut self, id: WeightId) -> Result<(), LoadError> {
+        let weight = self.program.weight(id);
+        let kind = self.kind(weight);
+        let held = &mut self.held[id.index()];
+        match kind {
+            Some(kind) if held.tiles.is_none() => {
+                held.tiles = load_tiles(self.gguf, std::slice::from_ref(weight), kind, self.pool)?.pop();
+            }
             None if held.rows.is_none() => held.rows = Some(load_rows(self.gguf, weight)?),
             _ => {}
         }
         Ok(())
+    }
+
+    fn stack(&mut self, id: WeightId) -> Result<(), LoadError> {
+        let weight = self.program.weight(id);
+        if !self.held[id.index()].experts.is_empty() {
+            return Ok(());
+        }
+        let matrices: Vec<Weight> = (0..weight.count).map(|expert| weight.matrix(expert)).collect();
+        self.held[id.index()].experts = match self.kind(weight) {
+            Some(kind) => {
+                let tiles = load_tiles(self.gguf, &matrices, kind, self.pool)?;
+                tiles.into_iter().map(|tiles| Held { tiles: Some(tiles), ..Held::default() }).collect()
+            }
+            None => {
+                let rows = matrices.iter().map(|matrix| load_rows(self.gguf, matrix));
+                rows.map(|rows| Ok(Held { rows: Some(rows?), ..Held::default() })).collect::<Result<_, LoadError>>()?
+            }
+        };
+        Ok(())
+    }
+
+    /// The layout in which products want a matrix, if they do not want it as it is in the file.
+    fn kind(&self, weight: &Weight) -> Option<Kind> {
+        kind_of(weight.ty).filter(|_| self.arith == Arith::Production)
     }
 }
 
@@ -232,28 +270,42 @@ fn load_rows(gguf: &Arc<Gguf>, weight: &Weight) -> Result<Rows, LoadError> {
     Ok(Rows { ty: weight.ty, count: weight.rows, row_bytes: weight.row_bytes(), source })
 }
 
-fn load_tiles(gguf: &Arc<Gguf>, weight: &Weight, kind: Kind, pool: &mut Pool) -> Result<Tiles, LoadError> {
-    let info = find(gguf, weight)?;
+/// Matrices of one tensor and one shape. The file's pages are given back as soon as they are repacked.
+fn load_tiles(gguf: &Arc<Gguf>, matrices: &[Weight], kind: Kind, pool: &mut Pool) -> Result<Vec<Tiles>, LoadError> {
+    let Some(first) = matrices.first() else { return Ok(Vec::new()) };
+    let info = find(gguf, first)?;
     let file = gguf.bytes(&info);
-    let tile_bytes = tile_bytes(kind, weight.cols);
-    let count = weight.rows.div_ceil(TILE);
-    let mut data = allocate(count * tile_bytes, weight)?;
-    // Where each row begins: a run holds one row or all of them.
-    let row_bytes = weight.row_bytes();
-    let starts: Vec<usize> = weight.runs().flat_map(|(start, len)| (start..start + len).step_by(row_bytes)).collect();
-    let grid = Grid::new(&mut data, tile_bytes);
-    pool.split(count, 16, &|tiles| {
-        for tile in tiles {
-            let starts = &starts[tile * TILE..(tile * TILE + TILE).min(weight.rows)];
-            let mut rows: [&[u8]; TILE] = [&[]; TILE];
-            for (row, &start) in rows.iter_mut().zip(starts) {
-                *row = &file[start..start + row_bytes];
+    let tile_bytes = tile_bytes(kind, first.cols);
+    let count = first.rows.div_ceil(TILE);
+    let mut data = allocate(matrices.len() * count * tile_bytes, first)?;
+    for (weight, data) in matrices.iter().zip(data.chunks_exact_mut(count * tile_bytes)) {
+        // Where each row begins: a run holds one row or all of them.
+        let row_bytes = weight.row_bytes();
+        let starts: Vec<usize> =
+            weight.runs().flat_map(|(start, len)| (start..start + len).step_by(row_bytes)).collect();
+        let grid = Grid::new(data, tile_bytes);
+        pool.split(count, 16, &|tiles| {
+            for tile in tiles {
+                let starts = &starts[tile * TILE..(tile * TILE + TILE).min(weight.rows)];
+                let mut rows: [&[u8]; TILE] = [&[]; TILE];
+                for (row, &start) in rows.iter_mut().zip(starts) {
+                    *row = &file[start..start + row_bytes];
+                }
+                // SAFETY: every tile is in one task's range.
+                pack_tile(kind, &rows[..starts.len()], unsafe { grid.rows(tile..tile + 1) });
             }
-            // SAFETY: every tile is in one task's range.
-            pack_tile(kind, &rows[..starts.len()], unsafe { grid.rows(tile..tile + 1) });
-        }
-    })?;
-    Ok(Tiles { kind, rows: weight.rows, tile_bytes, data })
+        })?;
+        gguf.release(&info);
+    }
+    let data = Arc::new(data);
+    let tiles = (0..matrices.len()).map(|i| Tiles {
+        kind,
+        rows: first.rows,
+        tile_bytes,
+        data: Arc::clone(&data),
+        start: i * count * tile_bytes,
+    });
+    Ok(tiles.collect())
 }
 
 fn allocate(bytes: usize, weight: &Weight) -> Result<Memory<u8>, LoadError> {

@@ -104,6 +104,12 @@ pub fn unsupported(program: &Program) -> Option<&'static str> {
         Op::Attention { sinks: Some(_), .. } => Some("attention with sinks"),
         Op::GatedActivation { activation, .. } if *activation != Activation::Silu => Some("gates other than SiLU"),
         Op::AllReduceAddNorm { post_norm: Some(_), .. } => Some("norms before the residual is added"),
+        Op::LayerNorm { .. }
+        | Op::LatentWrite { .. }
+        | Op::IndexWrite { .. }
+        | Op::Select { .. }
+        | Op::LatentAttention { .. } => Some("latent attention"),
+        Op::Rope { start, .. } if *start > 0 => Some("rotations of the end of a head"),
         Op::Route { .. } | Op::Experts { .. } => Some("routed experts"),
         Op::Softcap { .. } => Some("logits with a soft cap"),
         _ => None,
@@ -155,7 +161,14 @@ fn basic(program: &Program) -> Result<Vec<Node>, Unfusable> {
                 Some((attention, taken)) => (Node::Attention(attention), taken),
                 None => return Err(Unfusable { index: i, name: ops[i].name() }),
             },
-            Op::Route { .. } | Op::Experts { .. } | Op::Softcap { .. } => {
+            Op::Route { .. }
+            | Op::Experts { .. }
+            | Op::Softcap { .. }
+            | Op::LayerNorm { .. }
+            | Op::LatentWrite { .. }
+            | Op::IndexWrite { .. }
+            | Op::Select { .. }
+            | Op::LatentAttention { .. } => {
                 return Err(Unfusable { index: i, name: ops[i].name() });
             }
         };

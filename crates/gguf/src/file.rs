@@ -1,5 +1,6 @@
 //! A model, opened: its metadata, its tensors, and their bytes, from one file or from all shards of a split set.
 
+use crate::made::Made;
 use crate::map::Data;
 use crate::part::{Part, Stamp};
 use crate::{GgufError, Metadata, TensorInfo, Warning, assemble};
@@ -16,9 +17,12 @@ pub struct Gguf {
     pub(crate) index: HashMap<String, usize>,
     pub(crate) shards: Vec<Shard>,
     pub(crate) warnings: Vec<Warning>,
+    /// Makes the weights of a model without a file.
+    pub(crate) made: Option<Made>,
 }
 
 /// A file of a model: the only one, or one of a split set.
+#[derive(Default)]
 pub struct Shard {
     pub(crate) path: Option<PathBuf>,
     pub(crate) version: u32,
@@ -75,6 +79,9 @@ impl Gguf {
     /// # Panics
     /// When `info` is of another model, with a place that this one does not have.
     pub fn bytes(&self, info: &TensorInfo) -> &[u8] {
+        if let Some(made) = &self.made {
+            return made.bytes(self.index[&info.name], info);
+        }
         let shard = &self.shards[info.shard];
         let start = shard.header_bytes + info.offset;
         &shard.data.bytes()[start as usize..(start + info.bytes) as usize]
@@ -147,7 +154,7 @@ impl Shard {
 
     /// Bytes of the whole file.
     pub fn file_bytes(&self) -> u64 {
-        self.data.bytes().len() as u64
+        self.data.len()
     }
 
     /// Bytes before the first tensor: header and padding.

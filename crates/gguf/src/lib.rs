@@ -16,6 +16,7 @@ mod error;
 mod file;
 mod header;
 pub mod limits;
+mod made;
 mod map;
 mod metadata;
 mod part;

@@ -15,6 +15,14 @@ const PAGE: usize = 1 << 16;
 pub(crate) enum Data {
     Map(Map),
     Held(Vec<u8>),
+    /// So many bytes that are made when they are asked for, and are not here.
+    Made(u64),
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self::Held(Vec::new())
+    }
 }
 
 /// A map, known to the handler of bus errors while it lives.
@@ -43,6 +51,15 @@ impl Data {
         match self {
             Self::Map(map) => &map.map,
             Self::Held(bytes) => bytes,
+            Self::Made(_) => &[],
+        }
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Made(length) => *length,
+            _ => self.bytes().len() as u64,
         }
     }
 

@@ -93,7 +93,7 @@ impl Part {
         Ok(part)
     }
 
-    fn read<R: Read>(mut c: Cursor<R>, path: Option<&Path>) -> Result<Self, GgufError> {
+    pub(crate) fn read<R: Read>(mut c: Cursor<R>, path: Option<&Path>) -> Result<Self, GgufError> {
         let preamble = header::preamble(&mut c)?;
         let (metadata, not_utf8) = header::metadata(&mut c, preamble.entries)?;
         let tensors = tensors::tensors(&mut c, preamble.tensors, &metadata)?;

@@ -130,6 +130,16 @@ impl<W: Write> Writer<W> {
         Ok(self)
     }
 
+    /// Ends the file before its weights, for [`Gguf::from_header`](crate::Gguf::from_header).
+    ///
+    /// # Errors
+    /// The header is finished already; writing fails.
+    pub fn header(mut self) -> Result<W, WriteError> {
+        self.finish_header()?;
+        self.inner.flush()?;
+        Ok(self.inner)
+    }
+
     /// Writes the next bytes of the current tensor: all of it, or a part. Padding between tensors comes by itself.
     ///
     /// # Errors

@@ -1,13 +1,16 @@
 //! The program builder: the forward pass, written once for every architecture.
 
+mod experts;
+mod mla;
 mod weights;
 
 use crate::config::{FeedForward, GroupedQuery};
 use crate::shard::Split;
 use crate::{
     Activation, Buffer, BufferId, Config, Element, GroupId, KvGroup, MAX_RANKS, ModelError, Op, Program, RopeId,
-    Routes, Rows, Shard, Slice,
+    Routes, Rows, Shard, Slice, Values,
 };
+use mla::LatentPart;
 use std::collections::HashSet;
 use tombolo_gguf::Gguf;
 
@@ -55,9 +58,14 @@ struct Parts {
     residual: BufferId,
     normed: BufferId,
     partial: BufferId,
-    attention: AttentionPart,
+    attention: AttentionKind,
     dense: Option<DensePart>,
     experts: Option<ExpertPart>,
+}
+
+enum AttentionKind {
+    Grouped(AttentionPart),
+    Latent(LatentPart),
 }
 
 struct AttentionPart {
@@ -78,6 +86,7 @@ struct DensePart {
 struct ExpertPart {
     logits: BufferId,
     routes: Routes,
+    shared: Option<DensePart>,
 }
 
 impl<'a> Builder<'a> {
@@ -106,7 +115,10 @@ impl<'a> Builder<'a> {
         let first = self.norm(0, "attn_norm", c.hidden)?;
         self.push(Op::RmsNorm { x: residual, weight: first, out: normed, eps: c.rms_eps });
         for layer in 0..c.layers() {
-            self.attention(layer, &mut parts.attention, normed, partial)?;
+            match &mut parts.attention {
+                AttentionKind::Grouped(part) => self.attention(layer, part, normed, partial)?,
+                AttentionKind::Latent(part) => self.latent_attention(layer, part, normed, partial)?,
+            }
             let post_norm = self.norm_if_any(layer, c.norms.after_attention)?;
             let weight = self.norm(layer, c.norms.before_feed_forward, c.hidden)?;
             let eps = c.rms_eps;
@@ -132,20 +144,20 @@ impl<'a> Builder<'a> {
         let residual = self.buffer("residual", Rows::Batch, c.hidden);
         let normed = self.buffer("normed", Rows::Batch, c.hidden);
         let partial = self.buffer("partial", Rows::Batch, c.hidden);
-        let attention = self.attention_part()?;
+        let attention = match &c.latent {
+            Some(latent) => AttentionKind::Latent(self.latent_part(latent)?),
+            None => AttentionKind::Grouped(self.attention_part()?),
+        };
         let first = |kind| c.blocks.iter().position(|block| block.feed_forward == kind);
         let dense = match first(FeedForward::Dense) {
-            Some(layer) => Some(self.dense_part(layer)?),
+            Some(layer) => {
+                let width = self.held_rows(layer, "ffn_gate", c.feed_forward, Split::Rows { unit: 1 })?;
+                Some(self.dense_part(width))
+            }
             None => None,
         };
         let experts = match (first(FeedForward::Experts), &c.experts) {
-            (Some(_), Some(experts)) => Some(ExpertPart {
-                logits: self.buffer("router logits", Rows::Batch, experts.count),
-                routes: Routes {
-                    experts: self.buffer_of("experts", Element::U32, Rows::Batch, experts.used),
-                    weights: self.buffer("expert weights", Rows::Batch, experts.used),
-                },
-            }),
+            (Some(layer), Some(experts)) => Some(self.expert_part(layer, experts)?),
             _ => None,
         };
         Ok(Parts { residual, normed, partial, attention, dense, experts })
@@ -163,6 +175,7 @@ impl<'a> Builder<'a> {
                 layers: self.config.blocks.iter().filter(|block| block.reach == i).count(),
                 kv_heads: k_rows / a.head_dim,
                 head_dim: a.head_dim,
+                values: Values::Own,
                 window: reach.window,
             });
             // Layers of different reach may turn alike.
@@ -183,13 +196,12 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn dense_part(&mut self, layer: usize) -> Result<DensePart, ModelError> {
-        let width = self.held_rows(layer, "ffn_gate", self.config.feed_forward, Split::Rows { unit: 1 })?;
-        Ok(DensePart {
+    fn dense_part(&mut self, width: usize) -> DensePart {
+        DensePart {
             gate: self.buffer("gate", Rows::Batch, width),
             up: self.buffer("up", Rows::Batch, width),
             out: self.buffer("activated", Rows::Batch, width),
-        })
+        }
     }
 
     fn attention(
@@ -216,8 +228,8 @@ impl<'a> Builder<'a> {
                 self.push(Op::RmsNorm { x, weight, out: x, eps: c.rms_eps });
             }
         }
-        self.push(Op::Rope { x: q, head_dim, rope });
-        self.push(Op::Rope { x: k, head_dim, rope });
+        self.push(Op::Rope { x: q, head_dim, start: 0, rope });
+        self.push(Op::Rope { x: k, head_dim, start: 0, rope });
         self.push(Op::KvWrite { k, v, group, layer: in_group });
         let heads = self.program.buffer(q).width / head_dim;
         let window = c.attention.reaches[reach].window;
@@ -231,42 +243,31 @@ impl<'a> Builder<'a> {
     }
 
     fn dense(&mut self, layer: usize, part: &DensePart, x: BufferId, out: BufferId) -> Result<(), ModelError> {
-        let (hidden, width) = (self.config.hidden, self.config.feed_forward);
+        self.gated(layer, ["ffn_gate", "ffn_up", "ffn_down"], self.config.feed_forward, part, x, out)
+    }
+
+    /// A gated unit of any width.
+    fn gated(
+        &mut self,
+        layer: usize,
+        [gate, up, down]: [&str; 3],
+        width: usize,
+        part: &DensePart,
+        x: BufferId,
+        out: BufferId,
+    ) -> Result<(), ModelError> {
+        let hidden = self.config.hidden;
         let rows = Split::Rows { unit: 1 };
-        for (name, out) in [("ffn_gate", part.gate), ("ffn_up", part.up)] {
+        for (name, out) in [(gate, part.gate), (up, part.up)] {
             let weight = self.block(layer, name, width, hidden, rows)?;
             let bias = self.bias(layer, name, 1, width, rows, false)?;
             self.push(Op::Linear { x, weight, bias, out });
         }
         let activation: Activation = self.config.activation;
         self.push(Op::GatedActivation { activation, gate: part.gate, up: part.up, out: part.out });
-        let down = self.block(layer, "ffn_down", hidden, width, Split::Cols { unit: 1 })?;
-        let bias = self.bias_of_sum(layer, "ffn_down", false)?;
-        self.push(Op::Linear { x: part.out, weight: down, bias, out });
-        Ok(())
-    }
-
-    /// A router, and the experts that it chooses.
-    fn experts(&mut self, layer: usize, part: &ExpertPart, x: BufferId, out: BufferId) -> Result<(), ModelError> {
-        let Some(e) = self.config.experts else { unreachable!("a block of experts in a model without") };
-        let router = self.block(layer, "ffn_gate_inp", e.count, self.config.hidden, Split::Replicate)?;
-        let bias = self.bias(layer, "ffn_gate_inp", 1, e.count, Split::Replicate, e.bias)?;
-        self.push(Op::Linear { x, weight: router, bias, out: part.logits });
-        let bias = self.bias(layer, "exp_probs_b", 1, e.count, Split::Replicate, false)?;
-        self.push(Op::Route {
-            logits: part.logits,
-            gating: e.gating,
-            bias,
-            groups: e.groups,
-            top_k: e.used,
-            normalise: e.normalise,
-            scale: e.scale,
-            out: part.routes,
-        });
-        let [gate, up] = self.expert_inputs(layer, &e)?;
-        let down = self.expert_output(layer, &e)?;
-        let activation = self.config.activation;
-        self.push(Op::Experts { x, routes: part.routes, gate, up, down, activation, out, accumulate: false });
+        let down_weight = self.block(layer, down, hidden, width, Split::Cols { unit: 1 })?;
+        let bias = self.bias_of_sum(layer, down, false)?;
+        self.push(Op::Linear { x: part.out, weight: down_weight, bias, out });
         Ok(())
     }
 
@@ -305,7 +306,8 @@ impl<'a> Builder<'a> {
 
     /// A tensor that the pass above does not use would be ignored silently: refused instead.
     fn refuse_extra_tensors(&self) -> Result<(), ModelError> {
-        match self.gguf.tensors().iter().find(|t| !self.used.contains(&t.name)) {
+        let is_extra = |name: &str| !self.used.contains(name) && !self.config.may_ignore(name);
+        match self.gguf.tensors().iter().find(|t| is_extra(&t.name)) {
             Some(extra) => Err(ModelError::ExtraTensor { tensor: extra.name.clone() }),
             None => Ok(()),
         }

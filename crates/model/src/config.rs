@@ -2,11 +2,13 @@
 
 mod families;
 mod keys;
+mod mla;
 mod rope;
 
 use crate::{Activation, ExpertGroups, Gating, ModelError, Rope, limits};
 use families::{FAMILIES, Family};
 use keys::{Keys, brief};
+pub use mla::{Indexer, Latent};
 use tombolo_gguf::{Array, Gguf, Value};
 
 /// The architectures that the program builder knows, by their name in `general.architecture`.
@@ -37,6 +39,8 @@ pub struct Config {
     pub logit_softcap: Option<f32>,
     /// Attention, as far as all layers share it.
     pub attention: GroupedQuery,
+    /// What makes it latent attention: heads, scale and rotation are above, with one KV head of latents.
+    pub latent: Option<Latent>,
     /// Where a block has norms besides the one at its start.
     pub norms: Norms,
     /// Of dense feed-forward parts and of experts.
@@ -47,6 +51,8 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// What differs from block to block.
     pub blocks: Vec<Block>,
+    /// Blocks after those, which predict further tokens: the file may have them.
+    pub draft_layers: usize,
 }
 
 /// Grouped-query attention (Ainslie et al. 2023).
@@ -122,6 +128,10 @@ pub struct Experts {
     pub groups: Option<ExpertGroups>,
     /// Every expert and the router must have biases.
     pub bias: bool,
+    /// The choice must have one.
+    pub choice_bias: bool,
+    /// Width of the expert that all tokens use.
+    pub shared: Option<usize>,
 }
 
 /// Names of the tensors of a block's norms.
@@ -161,21 +171,27 @@ impl Config {
         let meta = gguf.metadata();
         let key = "general.architecture";
         let architecture = meta.str(key).ok_or_else(|| keys::missing_or_wrong(meta, key, "a name"))?;
-        let family = Family::of(architecture).ok_or_else(|| ModelError::UnknownArchitecture {
-            architecture: brief(architecture),
-            known: architectures().collect::<Vec<_>>().join(", "),
-        })?;
+        let family = Family::of(architecture).ok_or_else(|| unknown(architecture))?;
         let keys = Keys { meta, architecture };
-        keys.refuse_unsupported()?;
-        let layers = keys.count("block_count", limits::LAYERS)?;
+        keys.refuse_unsupported(family.computes)?;
+        let (layers, draft_layers) = layers(&keys)?;
         let hidden = keys.count("embedding_length", limits::WIDTH)?;
         let context = keys.count("context_length", limits::CONTEXT)?;
-        let experts = experts(&keys, family)?;
+        let experts = experts(gguf, &keys, family)?;
         let feed_forward = match &experts {
             Some(experts) => keys.count_or("feed_forward_length", limits::WIDTH, experts.width)?,
             None => keys.count("feed_forward_length", limits::WIDTH)?,
         };
-        let (attention, reach_of) = attention(gguf, &keys, family, hidden, layers)?;
+        let (attention, latent, reach_of) = match family.latent {
+            true => {
+                let (attention, latent) = mla::latent(gguf, &keys, family, layers)?;
+                (attention, Some(latent), vec![0; layers])
+            }
+            false => {
+                let (attention, reach_of) = attention(gguf, &keys, family, hidden, layers)?;
+                (attention, None, reach_of)
+            }
+        };
         let dense = match experts {
             Some(_) => keys.count_if_any("leading_dense_block_count", layers)?.unwrap_or(0),
             None => layers,
@@ -192,6 +208,7 @@ impl Config {
             tied: gguf.tensor("output.weight").is_none(),
             logit_softcap: keys.positive_if_any("final_logit_softcapping")?,
             attention,
+            latent,
             norms: family.norms,
             activation: family.activation,
             feed_forward,
@@ -199,12 +216,51 @@ impl Config {
             blocks: (0..layers)
                 .map(|layer| Block { reach: reach_of[layer], feed_forward: feed_forward_of(layer) })
                 .collect(),
+            draft_layers,
         })
+    }
+
+    /// Makes attention see everything, as if there were no indexer; whether there was one.
+    pub fn force_dense_attention(&mut self) -> bool {
+        self.latent.as_mut().is_some_and(|latent| latent.indexer.take().is_some())
+    }
+
+    /// Whether a tensor that the forward pass does not use changes nothing by being left out: blocks that predict
+    /// further tokens, and indexers of layers that do not choose.
+    pub(crate) fn may_ignore(&self, tensor: &str) -> bool {
+        let Some((layer, part)) = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+            return false;
+        };
+        let drafts = self.layers()..self.layers() + self.draft_layers;
+        layer.parse().is_ok_and(|layer: usize| drafts.contains(&layer))
+            || (self.latent.is_some() && part.starts_with("indexer."))
     }
 
     /// Transformer blocks.
     pub fn layers(&self) -> usize {
         self.blocks.len()
+    }
+}
+
+/// Blocks of the forward pass, and blocks after them that predict further tokens.
+fn layers(keys: &Keys) -> Result<(usize, usize), ModelError> {
+    let blocks = keys.count("block_count", limits::LAYERS)?;
+    let key = "nextn_predict_layers";
+    let draft = keys.count_if_any(key, limits::LAYERS)?.unwrap_or(0);
+    match blocks.checked_sub(draft) {
+        Some(layers) if layers > 0 => Ok((layers, draft)),
+        _ => keys.bad(key, format!("{draft} of {blocks} blocks")),
+    }
+}
+
+/// Why an architecture is refused: by name where its name is near to one that runs.
+fn unknown(architecture: &str) -> ModelError {
+    match families::RELATIVES.iter().find(|(name, _)| *name == architecture) {
+        Some((_, why)) => ModelError::OtherArchitecture { architecture: brief(architecture), why },
+        None => ModelError::UnknownArchitecture {
+            architecture: brief(architecture),
+            known: architectures().collect::<Vec<_>>().join(", "),
+        },
     }
 }
 
@@ -243,7 +299,7 @@ fn attention(
         heads,
         kv_heads,
         head_dim,
-        qk_norm: family.qk_norm,
+        qk_norm: family.qk_norm.unwrap_or_else(|| gguf.tensor("blk.0.attn_q_norm.weight").is_some()),
         qkv_bias: family.qkv_bias,
         output_bias: family.expert_bias,
         sinks: family.sinks,
@@ -307,7 +363,7 @@ fn windowed(keys: &Keys, period: usize, layers: usize) -> Result<Vec<bool>, Mode
     Ok((0..layers).map(|layer| layer % period < period - 1).collect())
 }
 
-fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, ModelError> {
+fn experts(gguf: &Gguf, keys: &Keys, family: &Family) -> Result<Option<Experts>, ModelError> {
     let key = "expert_count";
     let found = match family.experts {
         Some(rule) if rule.always => Some(keys.count(key, limits::EXPERTS)?),
@@ -326,6 +382,8 @@ fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, ModelError> 
         false => keys.count("feed_forward_length", limits::WIDTH)?,
     };
     let gating = match keys.count_if_any("expert_gating_func", usize::MAX)? {
+        // A bias for the choice alone came with sigmoids (DeepSeek-V3).
+        None if gguf.tensors().iter().any(|t| t.name.ends_with(".exp_probs_b.bias")) => Gating::Sigmoid,
         None => rule.gating,
         Some(1) => Gating::Softmax,
         Some(2) => Gating::Sigmoid,
@@ -335,6 +393,7 @@ fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, ModelError> 
             return Err(ModelError::UnsupportedFeature { key, value: other.to_string() });
         }
     };
+    let shared = if rule.shared { keys.count_if_any("expert_shared_count", limits::EXPERTS_USED)? } else { None };
     Ok(Some(Experts {
         count,
         used,
@@ -344,6 +403,8 @@ fn experts(keys: &Keys, family: &Family) -> Result<Option<Experts>, ModelError> 
         scale: keys.positive_if_any("expert_weights_scale")?.unwrap_or(1.0),
         groups: groups(keys, count, used)?,
         bias: family.expert_bias,
+        choice_bias: rule.choice_bias,
+        shared: shared.map(|count| count * width),
     }))
 }
 

@@ -6,6 +6,8 @@
 pub enum ModelError {
     #[error("architecture '{architecture}' is not supported; supported are: {known}")]
     UnknownArchitecture { architecture: String, known: String },
+    #[error("architecture '{architecture}' is not supported: {why}")]
+    OtherArchitecture { architecture: String, why: &'static str },
     #[error("the file has no metadata key '{key}', which its architecture needs")]
     MissingKey { key: String },
     #[error("'{key}' is {found}, where {wanted} is wanted")]
@@ -16,6 +18,11 @@ pub enum ModelError {
     UnsupportedFeature { key: String, value: String },
     #[error("the file has no tensor '{tensor}', which its architecture needs")]
     MissingTensor { tensor: String },
+    #[error(
+        "the file has no tensor '{tensor}' of the indexer that chooses what is attended to; --dense-attention runs the \
+         model without it, which is another model beyond {top_k} tokens"
+    )]
+    MissingIndexer { tensor: String, top_k: usize },
     #[error("tensor '{tensor}' has type {ty}, which cannot be computed with yet")]
     UnsupportedType { tensor: String, ty: &'static str },
     #[error("tensor '{tensor}' has shape {shape:?}, but the metadata call for {wanted:?}")]

@@ -8,6 +8,7 @@
 mod backend;
 mod build;
 mod config;
+pub mod dummy;
 mod error;
 pub mod limits;
 mod op;
@@ -18,10 +19,12 @@ mod step;
 mod weight;
 
 pub use backend::{Arith, Backend, BackendError, KvType};
-pub use config::{Block, Config, Experts, FeedForward, GroupedQuery, Norms, Reach, architectures};
+pub use config::{Block, Config, Experts, FeedForward, GroupedQuery, Indexer, Latent, Norms, Reach, architectures};
 pub use error::ModelError;
 pub use op::{Activation, ExpertGroups, ExpertMatrix, Gating, Op, Routes};
-pub use program::{Buffer, BufferId, Element, GroupId, KvGroup, Program, Rope, RopeId, RopeStyle, Rows, WeightId};
+pub use program::{
+    Buffer, BufferId, Element, GroupId, KvGroup, Program, Rope, RopeId, RopeStyle, Rows, Values, WeightId,
+};
 pub use sampling::{CANDIDATES, Candidate, Sampling, Summary, draw};
 pub use shard::{MAX_RANKS, Shard, Split};
 pub use step::{BLOCK_TOKENS, Capacity, Row, Sequence, Step, StepError, StepOutput, Token};

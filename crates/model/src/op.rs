@@ -29,7 +29,8 @@ pub enum Gating {
     SoftmaxSelected,
 }
 
-/// Experts chosen from some groups of neighbours only (DeepSeek-V3): a group's score is the sum of its two best.
+/// Experts chosen from some groups of neighbours only (DeepSeek-V3): a group's score is the sum of its two best, or, where experts
+/// are scored by softmax, its best (DeepSeek-V2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
     /// Groups of equal size.
@@ -91,12 +92,27 @@ pub enum Op {
         /// Output.
         out: BufferId,
     },
+    /// `out = (x − mean(x)) / sqrt(var(x) + eps) ⊙ weight + bias` over every row (Ba et al. 2016). `out` may be `x`.
+    LayerNorm {
+        /// Input.
+        x: BufferId,
+        /// `[1, width]`.
+        weight: WeightId,
+        /// `[width, 1]`.
+        bias: WeightId,
+        /// Output.
+        out: BufferId,
+        /// Added to the variance.
+        eps: f32,
+    },
     /// Rotates every head of `x` in place by its row's position (Su et al. 2021).
     Rope {
         /// `[rows, heads * head_dim]`.
         x: BufferId,
         /// Values per head.
         head_dim: usize,
+        /// The first value of a head that is turned.
+        start: usize,
         /// Frequencies and pairing.
         rope: RopeId,
     },
@@ -133,6 +149,69 @@ pub enum Op {
         /// `[heads, 1]`: a score more in the softmax of every head, which has no value (gpt-oss).
         sinks: Option<WeightId>,
     },
+    /// Stores what latent attention keeps of every row, `[latent | key]`, at its position in its sequence's blocks.
+    LatentWrite {
+        /// `[rows, values]`: what keys and values of all heads are made of, normed.
+        latent: BufferId,
+        /// `[rows, head_dim − values]`: the part of the keys that all heads share, rotated.
+        key: BufferId,
+        /// The cache, of [`Values::OfKey`](crate::Values).
+        group: GroupId,
+        /// Layer within the group.
+        layer: usize,
+    },
+    /// Stores the key by which every row's position will be looked for.
+    IndexWrite {
+        /// `[rows, head_dim]`.
+        key: BufferId,
+        /// The cache, of [`Values::None`](crate::Values).
+        group: GroupId,
+        /// Layer within the group.
+        layer: usize,
+    },
+    /// Chooses, for every row at a position from `top_k` on, the `top_k` positions `s` up to its own with the largest
+    /// `Σ over heads h of weights[h] · max(0, q[h]·key[s])`; of equals the lower ones (DeepSeek-V3.2, lightning
+    /// indexer). Rows before see everything: nothing is written for them.
+    Select {
+        /// `[rows, heads * head_dim]`.
+        q: BufferId,
+        /// `[rows, heads]`; may be negative.
+        weights: BufferId,
+        /// Heads, the same on every rank.
+        heads: usize,
+        /// The cache, of [`Values::None`](crate::Values).
+        group: GroupId,
+        /// Layer within the group.
+        layer: usize,
+        /// `[rows, top_k]` of u32: positions, ascending.
+        out: BufferId,
+    },
+    /// Multi-head latent attention (DeepSeek-V2): causal attention of every row over the latents `c` and shared keys `r`
+    /// of its sequence, `out[h] = Σ p·(values[h] c)` with `p = softmax((keys[h] c | r)·q[h] * scale)`. Whether latents
+    /// are expanded or queries and results go through the matrices instead is the backend's choice: the results are
+    /// equal but for rounding.
+    LatentAttention {
+        /// `[rows, heads * (nope + rope)]`, the last `rope` values of every head rotated.
+        q: BufferId,
+        /// Per head of this rank `[latent, nope]`, or `[nope, latent]`.
+        keys: WeightId,
+        /// The latter.
+        keys_transposed: bool,
+        /// Per head `[value, latent]`.
+        values: WeightId,
+        /// What [`Op::Select`] chose, where it did; none: everything is seen.
+        selected: Option<BufferId>,
+        /// `[rows, heads * value]`.
+        out: BufferId,
+        /// The cache, of [`Values::OfKey`](crate::Values).
+        group: GroupId,
+        /// Layer within the group.
+        layer: usize,
+        /// Query heads on this rank.
+        heads: usize,
+        /// Factor on the scores.
+        scale: f32,
+    },
     /// `out = activation(gate, up)`.
     GatedActivation {
         /// Which.
@@ -164,7 +243,8 @@ pub enum Op {
         out: Routes,
     },
     /// `out[row] = Σ over the row's experts e of weight · (down[e] · activation(gate[e] · x, up[e] · x))`, in the order
-    /// of choice. Each product may have its expert's bias; that of `down` is on rank 0 alone.
+    /// of choice. Each product may have its expert's bias; that of `down` is on one rank alone. A rank may hold only
+    /// some experts, whole: its sum is over those.
     Experts {
         /// `[rows, hidden]`.
         x: BufferId,
@@ -229,9 +309,14 @@ impl Op {
             Op::Embed { .. } => "embed",
             Op::RmsNorm { .. } => "rms_norm",
             Op::Linear { .. } => "linear",
+            Op::LayerNorm { .. } => "layer_norm",
             Op::Rope { .. } => "rope",
             Op::KvWrite { .. } => "kv_write",
             Op::Attention { .. } => "attention",
+            Op::LatentWrite { .. } => "latent_write",
+            Op::IndexWrite { .. } => "index_write",
+            Op::Select { .. } => "select",
+            Op::LatentAttention { .. } => "latent_attention",
             Op::GatedActivation { .. } => "gated_activation",
             Op::Route { .. } => "route",
             Op::Experts { .. } => "experts",

@@ -47,7 +47,7 @@ pub enum Rows {
 pub enum Element {
     /// Activations.
     F32,
-    /// Numbers of experts.
+    /// Numbers of experts or positions.
     U32,
 }
 
@@ -64,7 +64,18 @@ pub struct Buffer {
     pub width: usize,
 }
 
-/// A kind of KV cache with its own shape and block tables. Grouped-query attention is the only kind so far.
+/// What a cache holds beside its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Values as wide as the keys.
+    Own,
+    /// The first so many values of the key are the value: latent attention stores nothing twice.
+    OfKey(usize),
+    /// Nothing: its keys are only looked for.
+    None,
+}
+
+/// A kind of KV cache with its own shape and block tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvGroup {
     /// What it holds.
@@ -73,8 +84,10 @@ pub struct KvGroup {
     pub layers: usize,
     /// KV heads on this rank.
     pub kv_heads: usize,
-    /// Values per head, for keys and for values.
+    /// Values of a key, per head.
     pub head_dim: usize,
+    /// What there is beside keys.
+    pub values: Values,
     /// Positions that are still read: what lies farther back may be dropped. `None`: all.
     pub window: Option<usize>,
 }
@@ -82,7 +95,8 @@ pub struct KvGroup {
 impl KvGroup {
     /// Values that one token takes in one layer: keys and values.
     pub fn values_per_token(&self) -> usize {
-        2 * self.kv_heads * self.head_dim
+        let parts = if self.values == Values::Own { 2 } else { 1 };
+        parts * self.kv_heads * self.head_dim
     }
 }
 
@@ -153,6 +167,8 @@ impl Program {
         let read = |op: &Op| match *op {
             Op::Embed { table, .. } => self.weight(table).row_bytes(),
             Op::RmsNorm { weight, .. } => all(weight),
+            Op::LayerNorm { weight, bias, .. } => all(weight) + all(bias),
+            Op::LatentAttention { keys, values, .. } => all(keys) + all(values),
             Op::Linear { weight, bias, .. } => all(weight) + bias.map_or(0, all),
             Op::AllReduceAddNorm { weight, post_norm, .. } => all(weight) + post_norm.map_or(0, all),
             Op::Attention { sinks, .. } => sinks.map_or(0, all),

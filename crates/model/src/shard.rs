@@ -43,6 +43,8 @@ pub enum Split {
         /// Rows of a group.
         unit: usize,
     },
+    /// Whole matrices, a contiguous part each: the matrices of heads, or experts where they cannot be cut.
+    Matrices,
     /// In-features, in groups of `unit` columns; every cut must fall between blocks. The product is a partial sum.
     Cols {
         /// Columns of a group.
@@ -64,7 +66,7 @@ impl Split {
             })
         };
         match self {
-            Split::Replicate => Some(Slice::Whole),
+            Split::Replicate | Split::Matrices => Some(Slice::Whole),
             Split::Rows { unit } => even(rows, unit).map(|(start, len)| Slice::Rows { start, len }),
             Split::RowsUneven => {
                 let (start, len) = shard.part(rows);
@@ -108,6 +110,11 @@ impl Wanted<'_> {
         let (rows, cols, count) = (self.file_rows() as u64, self.cols as u64, self.count as u64);
         trimmed(&if self.cols == 1 { [rows, count, 1] } else { [cols, rows, count] })
     }
+
+    /// Parts of several matrices may lie in a tensor that has the rows of all of them one after the other.
+    fn flat_dims(&self) -> Option<Vec<u64>> {
+        self.part.map(|(_, rows)| trimmed(&[self.cols as u64, (rows * self.count) as u64]))
+    }
 }
 
 fn trimmed(dims: &[u64]) -> Vec<u64> {
@@ -119,7 +126,8 @@ fn trimmed(dims: &[u64]) -> Vec<u64> {
 pub(crate) fn weight(gguf: &Gguf, wanted: &Wanted, shard: Shard) -> Result<Weight, ModelError> {
     let tensor = wanted.name.to_string();
     let Some(info) = gguf.tensor(wanted.name) else { return Err(ModelError::MissingTensor { tensor }) };
-    if info.dims.is_empty() || trimmed(&info.dims) != wanted.dims() {
+    let dims = trimmed(&info.dims);
+    if info.dims.is_empty() || (dims != wanted.dims() && Some(dims) != wanted.flat_dims()) {
         return Err(ModelError::WrongShape { tensor, shape: info.dims.clone(), wanted: wanted.dims() });
     }
     let (ty, block) = (info.ty, info.ty.block_len());
@@ -128,7 +136,11 @@ pub(crate) fn weight(gguf: &Gguf, wanted: &Wanted, shard: Shard) -> Result<Weigh
         return Err(ModelError::UnsupportedType { tensor, ty: ty.name() });
     }
     let (rows, cols) = (wanted.rows, wanted.cols);
-    let Some(slice) = wanted.split.slice(rows, cols, block, shard) else {
+    let (first, count) = match wanted.split {
+        Split::Matrices => shard.part(wanted.count),
+        _ => (0, wanted.count),
+    };
+    let Some(slice) = wanted.split.slice(rows, cols, block, shard).filter(|_| count > 0) else {
         return Err(ModelError::IllegalSplit { tensor, ty: ty.name(), size: shard.size, legal: Vec::new() });
     };
     let (held_rows, held_cols) = match slice {
@@ -144,8 +156,8 @@ pub(crate) fn weight(gguf: &Gguf, wanted: &Wanted, shard: Shard) -> Result<Weigh
     Ok(Weight {
         tensor,
         ty,
-        first: 0,
-        count: wanted.count,
+        first,
+        count,
         rows: held_rows,
         cols: held_cols,
         file_rows: wanted.file_rows(),

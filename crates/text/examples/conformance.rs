@@ -3,23 +3,32 @@
 //! `conformance tokens VOCABULARY.gguf …`: llama.cpp's fixtures. Beside each vocabulary lie its texts (`.inp`), divided by
 //! a line `__ggml_vocab_test__`, and their tokens (`.out`), a line each. Prints what differs.
 //!
-//! `conformance template FILE.jinja …`: renders the conversation of `tools/reference/template_cases.py` and prints each
-//! as a JSON string.
+//! `conformance template CHATS.json FILE.jinja …`: renders the conversations that `template_cases.py --chats` in
+//! `tools/reference` prints, and prints each as a JSON string; `template_cases.py FILE.jinja …` prints transformers'.
+//!
+//! `conformance encode VOCABULARY.gguf TEXTS`: tokens of the JSON strings in a file, for `tokenizer_parity.py`.
+//!
+//! `conformance times VOCABULARY.gguf …`: how long a tokenizer takes to build, and to encode a mebibyte.
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use serde_json::Value as Json;
 use tombolo_gguf::Gguf;
-use tombolo_text::{ChatTemplate, Message, Tokenizer};
+use tombolo_text::{ChatTemplate, Conversation, Tokenizer};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args[..] {
         ["tokens", ref vocabularies @ ..] => compare_all(vocabularies),
-        ["template", ref files @ ..] => render(files),
-        _ => Err("usage: conformance tokens GGUF... | template FILE...".into()),
+        ["template", chats, ref files @ ..] => render(chats, files),
+        ["encode", vocabulary, texts] => encode(vocabulary, texts),
+        ["times", ref vocabularies @ ..] => times(vocabularies),
+        _ => {
+            Err("usage: conformance tokens GGUF... | template CHATS FILE... | encode GGUF TEXTS | times GGUF...".into())
+        }
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -77,20 +86,60 @@ fn compare(vocabulary: &str) -> Outcome {
     Ok(wrong == 0)
 }
 
-fn render(files: &[&str]) -> Outcome {
-    let turn = |role: &str, content: &str| Message { role: role.into(), content: content.into() };
-    let chat = [
-        turn("system", "Be brief."),
-        turn("user", "  Hello there, wörld!  "),
-        turn("assistant", "Hé \"you\" <b> 日本 🌊\n\ttab\\"),
-        turn("user", "And\nthen? "),
-    ];
+/// Every file with every conversation, a line each.
+fn render(chats: &str, files: &[&str]) -> Outcome {
+    let chats: Vec<Json> = serde_json::from_str(&std::fs::read_to_string(chats)?)?;
     let tokens = [("bos_token", "<s>".to_owned()), ("eos_token", "</s>".to_owned())];
     for file in files {
         let source = std::fs::read_to_string(file)?;
-        match ChatTemplate::new(&source, &tokens).and_then(|t| t.render(&chat, true)) {
-            Ok(text) => println!("{}", serde_json::to_string(&text)?),
-            Err(error) => println!("{}", serde_json::json!({"error": error.to_string()})),
+        for chat in &chats {
+            let list = |key: &str| chat.get(key).and_then(Json::as_array).cloned().unwrap_or_default();
+            let conversation = Conversation {
+                messages: list("messages"),
+                tools: list("tools"),
+                documents: list("documents"),
+                add_generation_prompt: true,
+                settings: chat.get("settings").and_then(Json::as_object).cloned().unwrap_or_default(),
+            };
+            match ChatTemplate::new(&source, &tokens).and_then(|t| t.prompt(&conversation)) {
+                Ok(prompt) => println!("{}", serde_json::to_string(&prompt.text())?),
+                Err(error) => println!("{}", serde_json::json!({"error": error.to_string()})),
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Tokens of every line of a file of JSON strings, a JSON array each.
+fn encode(vocabulary: &str, texts: &str) -> Outcome {
+    let file = Gguf::open(Path::new(vocabulary))?;
+    let tokenizer = Tokenizer::from_metadata(file.metadata())?;
+    for line in std::fs::read_to_string(texts)?.lines() {
+        let text: String = serde_json::from_str(line)?;
+        println!("{}", serde_json::to_string(&tokenizer.encode(&text, false)?)?);
+    }
+    Ok(true)
+}
+
+/// Time that this thread has run for, which a busy machine does not lengthen as much as the clock's; Linux only.
+fn ran() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0))
+}
+
+/// How long it takes to build a tokenizer, and to encode a mebibyte of one thing, in time of the processor.
+fn times(vocabularies: &[&str]) -> Outcome {
+    const WORDS: &str = "The tide runs over the bar of sand twice a day; in 1914 there were 27 lighthouses.\n";
+    for vocabulary in vocabularies {
+        let file = Gguf::open(Path::new(vocabulary))?;
+        let start = ran();
+        let tokenizer = Tokenizer::from_metadata(file.metadata())?;
+        println!("{vocabulary}: {} tokens, built in {:?}", tokenizer.vocabulary(), ran() - start);
+        for unit in [WORDS, "a", " ", "\n", "1", "!", "é", "\u{301}", "海", "Aa海", " \n", "<|im_start|"] {
+            let text = unit.repeat((1 << 20) / unit.len());
+            let start = ran();
+            let tokens = tokenizer.encode(&text, true)?.len();
+            println!("  1 MiB of {unit:?}: {tokens} tokens in {:?}", ran() - start);
         }
     }
     Ok(true)

@@ -1,11 +1,14 @@
 //! Byte-level BPE: a text is cut into pieces by the pre-tokenizer, and within a piece the tokens of single bytes are
 //! merged in the order of the file's list of merges (Sennrich et al. 2016; GPT-2's bytes).
 
+use std::sync::Arc;
+
 use ahash::AHashMap;
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 use crate::merge::{Merged, Merger, NONE};
 use crate::pre::{Pass, Pre};
+use crate::spellings::Spellings;
 use crate::vocabulary::{Kind, Merge, Vocabulary};
 use crate::{TextError, bytes};
 
@@ -17,8 +20,15 @@ pub(crate) struct ByteLevel {
     /// The token of every byte, or [`NONE`].
     bytes: [u32; 256],
     merges: Merges,
-    /// Tokens by their bytes, where a piece that is a token as a whole is not merged; otherwise empty.
-    whole: AHashMap<Box<[u8]>, u32>,
+    /// Where a piece that is a token as a whole is not merged.
+    whole: Option<Whole>,
+}
+
+/// Finds pieces that are tokens.
+#[derive(Debug)]
+struct Whole {
+    ids: Arc<Spellings>,
+    kinds: Vec<Kind>,
 }
 
 /// What two tokens make, by both their ids.
@@ -29,14 +39,14 @@ impl ByteLevel {
         let mut bytes = [NONE; 256];
         for (byte, id) in bytes.iter_mut().enumerate() {
             let spelling = bytes::CHARS[byte].encode_utf8(&mut [0; 4]).to_owned();
-            *id = vocabulary.ids.get(&*spelling).copied().unwrap_or(NONE);
+            *id = vocabulary.ids.get(&spelling).unwrap_or(NONE);
         }
         Ok(Self {
             passes: pre.passes()?,
             composes: pre.composes(),
             bytes,
             merges: by_pair(vocabulary, merges),
-            whole: if pre.ignores_merges() { by_bytes(vocabulary) } else { AHashMap::new() },
+            whole: pre.ignores_merges().then(|| Whole { ids: vocabulary.ids.clone(), kinds: vocabulary.kinds.clone() }),
         })
     }
 
@@ -59,8 +69,8 @@ impl ByteLevel {
     }
 
     fn piece(&self, piece: &[u8], merger: &mut Merger, ids: &mut Vec<u32>) {
-        if let Some(id) = self.whole.get(piece) {
-            ids.push(*id);
+        if let Some(id) = self.whole.as_ref().and_then(|whole| whole.get(piece)) {
+            ids.push(id);
             return;
         }
         merger.clear();
@@ -72,6 +82,15 @@ impl ByteLevel {
         }
         merger.merge(|left, right| self.merges.get(&key(left.id, right.id)).copied());
         ids.extend(merger.symbols().map(|symbol| symbol.id));
+    }
+}
+
+impl Whole {
+    fn get(&self, piece: &[u8]) -> Option<u32> {
+        let mut spelling = String::with_capacity(2 * piece.len());
+        spelling.extend(piece.iter().map(|byte| bytes::CHARS[usize::from(*byte)]));
+        let id = self.ids.get(&spelling)?;
+        matches!(self.kinds[id as usize], Kind::Normal | Kind::Unused).then_some(id)
     }
 }
 
@@ -90,17 +109,4 @@ pub(crate) fn by_pair(vocabulary: &Vocabulary<'_>, merges: &[Merge]) -> Merges {
         }
     }
     by_pair
-}
-
-fn by_bytes(vocabulary: &Vocabulary<'_>) -> AHashMap<Box<[u8]>, u32> {
-    let mut whole = AHashMap::with_capacity(vocabulary.tokens.len());
-    let mut spelled = Vec::new();
-    for (id, token) in (0u32..).zip(vocabulary.tokens) {
-        if matches!(vocabulary.kinds[id as usize], Kind::Normal | Kind::Unused) && !token.is_empty() {
-            spelled.clear();
-            bytes::unspell(token, &mut spelled);
-            whole.insert(spelled.as_slice().into(), id);
-        }
-    }
-    whole
 }

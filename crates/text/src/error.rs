@@ -97,6 +97,20 @@ pub enum TextError {
     /// The library that merges refused a text or the vocabulary.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
+    /// The file has no chat template of the name asked for.
+    #[error("the file has no chat template `{name}` (it has: {names})")]
+    NoTemplate {
+        /// The name asked for.
+        name: String,
+        /// The names that there are, with commas.
+        names: String,
+    },
+    /// A setting for the template that is a variable with another meaning, or no variable at all.
+    #[error("`{name}` cannot be set for a chat template")]
+    Setting {
+        /// The setting's name.
+        name: String,
+    },
     /// The template is not valid Jinja.
     #[error("tokenizer.chat_template does not parse: {0}")]
     TemplateSyntax(String),

@@ -34,6 +34,29 @@ pub(crate) fn tojson(state: &State<'_, '_>, value: &Value, options: Kwargs) -> R
     Ok(writer.out)
 }
 
+/// A float as Python prints it: the fewest digits that are read back as it, with an exponent for the very large and small.
+fn float(value: f64) -> String {
+    if !value.is_finite() {
+        return if value.is_nan() {
+            "NaN"
+        } else if value > 0.0 {
+            "Infinity"
+        } else {
+            "-Infinity"
+        }
+        .to_owned();
+    }
+    let digits = format!("{value:e}");
+    let exponent = digits.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
+    match exponent {
+        -4..16 => format!("{value:?}"),
+        _ => {
+            let mantissa = digits.split_once('e').map_or("0", |(mantissa, _)| mantissa);
+            format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, i32::abs(exponent))
+        }
+    }
+}
+
 struct Writer<'s, 't, 'e> {
     state: &'s State<'t, 'e>,
     out: String,
@@ -55,7 +78,8 @@ impl Writer<'_, '_, '_> {
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.out.push_str(&value.to_string()),
+            ValueKind::Number if value.is_integer() => self.out.push_str(&value.to_string()),
+            ValueKind::Number => self.out.push_str(&float(f64::try_from(value.clone())?)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Map => self.map(value, depth)?,
             ValueKind::Seq | ValueKind::Iterable => self.list(value, depth)?,
@@ -152,5 +176,34 @@ impl Writer<'_, '_, '_> {
         let bytes = self.out.len() - self.paid;
         self.paid = self.out.len();
         self.state.consume_fuel(1 + bytes as u64 / 64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::float;
+
+    #[test]
+    fn floats_as_python_prints_them() {
+        let cases = [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (1.0, "1.0"),
+            (0.1, "0.1"),
+            (-2.5, "-2.5"),
+            (1e15, "1000000000000000.0"),
+            (9_007_199_254_740_993.0, "9007199254740992.0"),
+            (1e16, "1e+16"),
+            (1.5e300, "1.5e+300"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (1.25e-7, "1.25e-07"),
+            (5e-324, "5e-324"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-Infinity"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(float(value), text);
+        }
     }
 }

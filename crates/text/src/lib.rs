@@ -9,20 +9,24 @@
 mod byte_level;
 mod bytes;
 mod clock;
+mod conversation;
 mod error;
 mod json;
 pub mod limits;
 mod matcher;
 mod merge;
 mod meter;
+pub mod output;
 mod pre;
 mod sentencepiece;
+mod spellings;
 mod stream;
 mod template;
 mod tokenizer;
 mod vocabulary;
 
+pub use conversation::{Conversation, Message, Prompt};
 pub use error::{TextError, TextWarning};
 pub use stream::DecodeStream;
-pub use template::{ChatTemplate, Message};
+pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;

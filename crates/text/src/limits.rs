@@ -15,8 +15,8 @@ pub const MESSAGES_MAX: usize = 1 << 16;
 /// The fuel of one render before the conversation's own share. A unit pays for an instruction, a value looked at, or
 /// 64 bytes, so fuel bounds time and memory alike.
 pub const FUEL_BASE: u64 = 200_000;
-/// What a render may spend on every message beside its length.
-pub const FUEL_PER_MESSAGE: u64 = 2_000;
+/// What a render may spend on every value in the conversation beside its length; a message has at least three.
+pub const FUEL_PER_VALUE: u64 = 700;
 /// How often a template may copy or scan the whole conversation.
 pub const FUEL_COPIES: u64 = 64;
 /// The most fuel of a render, whatever the conversation: 256 MB, or less than a second.
@@ -30,3 +30,5 @@ pub const CALL_DEPTH_MAX: usize = 100;
 /// The stack of the thread that renders, in bytes, reserved and not used but by templates that mean harm: the longest
 /// chain of lazy values that [`FUEL_MAX`] can build must fit.
 pub const RENDER_STACK_BYTES: usize = 256 << 20;
+/// Bytes of a call of a tool, with its arguments: more is text.
+pub const TOOL_CALL_BYTES: usize = 1 << 20;

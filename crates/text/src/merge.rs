@@ -1,7 +1,9 @@
 //! Merging of neighbours, the best pair first: what byte-level BPE and SentencePiece have in common. They differ in where
 //! a text starts from and in what makes a pair good, so that is told from outside.
 //!
-//! Pairs wait in a heap, so a piece of n symbols takes n log n steps, whatever it holds.
+//! Pairs wait in an order, not in the text, so a piece of n symbols takes n log n steps, whatever it holds. Most pairs
+//! that merging makes come later than all that wait already, so they are only put aside, and sorted when their time has
+//! come: on a long run of one character that is several times as quick as a heap of all.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,11 +28,11 @@ pub(crate) struct Merged {
     pub(crate) id: u32,
 }
 
-/// A pair that can be merged. The derived order is that of merging: rank, then place from the left.
+/// A pair that can be merged. The derived order is that of merging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    rank: u32,
-    left: u32,
+    /// The rank in the upper half, and in the lower the left one's place: both compare at once.
+    order: u64,
     /// Where the pair ends, in bytes: if it ends elsewhere by now, one of the two has been merged with another.
     end: u32,
     id: u32,
@@ -40,7 +42,52 @@ struct Candidate {
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     symbols: Vec<Symbol>,
-    waiting: BinaryHeap<Reverse<Candidate>>,
+    waiting: Waiting,
+}
+
+/// Candidates, to be had in order.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Sorted; those before `at` have been had.
+    run: Vec<Candidate>,
+    at: usize,
+    /// Those that came too late for the run, but before its end.
+    early: BinaryHeap<Reverse<Candidate>>,
+    /// Those behind the run's end.
+    late: Vec<Candidate>,
+}
+
+impl Waiting {
+    fn clear(&mut self) {
+        self.run.clear();
+        self.at = 0;
+        self.early.clear();
+        self.late.clear();
+    }
+
+    fn push(&mut self, candidate: Candidate) {
+        match self.run.last() {
+            Some(last) if candidate <= *last => self.early.push(Reverse(candidate)),
+            _ => self.late.push(candidate),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Candidate> {
+        if self.at == self.run.len() && self.early.is_empty() {
+            self.run.clear();
+            std::mem::swap(&mut self.run, &mut self.late);
+            self.run.sort_unstable();
+            self.at = 0;
+        }
+        match (self.run.get(self.at), self.early.peek()) {
+            (Some(next), Some(Reverse(early))) if early < next => self.early.pop().map(|Reverse(early)| early),
+            (Some(next), _) => {
+                self.at += 1;
+                Some(*next)
+            }
+            (None, _) => self.early.pop().map(|Reverse(early)| early),
+        }
+    }
 }
 
 impl Merger {
@@ -65,17 +112,18 @@ impl Merger {
         for left in 1..self.symbols.len() {
             self.consider(left as u32 - 1, &pair);
         }
-        while let Some(Reverse(best)) = self.waiting.pop() {
-            let left = self.symbols[best.left as usize];
+        while let Some(best) = self.waiting.pop() {
+            let at = best.order as u32;
+            let left = self.symbols[at as usize];
             if left.start == left.end || left.next == NONE || self.symbols[left.next as usize].end != best.end {
                 continue;
             }
             let right = self.symbols[left.next as usize];
-            self.symbols[best.left as usize] = Symbol { id: best.id, end: right.end, next: right.next, ..left };
+            self.symbols[at as usize] = Symbol { id: best.id, end: right.end, next: right.next, ..left };
             self.symbols[left.next as usize].end = right.start; // gone
             if right.next != NONE {
-                self.symbols[right.next as usize].previous = best.left;
-                self.consider(best.left, &pair);
+                self.symbols[right.next as usize].previous = at;
+                self.consider(at, &pair);
             }
             if left.previous != NONE {
                 self.consider(left.previous, &pair);
@@ -93,7 +141,8 @@ impl Merger {
         let first = &self.symbols[left as usize];
         let second = &self.symbols[first.next as usize];
         if let Some(Merged { rank, id }) = pair(first, second) {
-            self.waiting.push(Reverse(Candidate { rank, left, end: second.end, id }));
+            let order = u64::from(rank) << 32 | u64::from(left);
+            self.waiting.push(Candidate { order, end: second.end, id });
         }
     }
 }

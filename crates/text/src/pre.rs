@@ -105,6 +105,16 @@ const SINGLE_DIGITS: Pre = rule(&[(words!("", r"\p{N}"), Hand::UnlessLine)]);
 const O200K: Pre =
     rule(&[(cased_words!("", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", r"\p{N}{1,3}", r"[\r\n/]*"), Hand::UnlessLine)]);
 const DEEPSEEK_V3: Pre = rule(&[(DIGITS_3, Hand::Never), (CJK_KANA, Hand::Never), (DEEPSEEK3, Hand::UnlessLine)]);
+const KIMI_K2: Pre = Pre {
+    ignores_merges: true,
+    ..rule(&[(
+        concat!(
+            r"\p{Han}+|",
+            cased_words!(r"&&[^\p{Han}]", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", r"\p{N}{1,3}", r"[\r\n]*")
+        ),
+        Hand::UnlessLine,
+    )])
+};
 const LLAMA3: Pre = Pre { ignores_merges: true, adds_bos: true, ..CL100K };
 const QWEN2: Pre = Pre { composes: true, ..SINGLE_DIGITS };
 
@@ -159,17 +169,9 @@ const RULES: &[(&[&str], Pre)] = &[
         ]),
     ),
     (&["falcon"], rule(&[(SYMBOLS, Hand::Never), (GPT2, Hand::Always), ("[0-9][0-9][0-9]", Hand::Never)])),
-    (&["gpt-4o", "llama4", "minimax-m2", "kanana2"], O200K),
-    (
-        &["kimi-k2"],
-        rule(&[
-            (r"\p{Han}+", Hand::Never),
-            (
-                cased_words!(r"&&[^\p{Han}]", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", r"\p{N}{1,3}", r"[\r\n]*"),
-                Hand::UnlessLine,
-            ),
-        ]),
-    ),
+    (&["gpt-4o", "llama4"], Pre { ignores_merges: true, ..O200K }),
+    (&["minimax-m2", "kanana2"], O200K),
+    (&["kimi-k2"], KIMI_K2),
     (
         &["tekken"],
         Pre {

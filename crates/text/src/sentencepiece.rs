@@ -4,11 +4,12 @@
 //!
 //! `gemma4` vocabularies do the same by a list of merges instead of scores.
 
-use ahash::AHashMap;
+use std::sync::Arc;
 
 use crate::TextError;
 use crate::byte_level::{Merges, by_pair, key};
 use crate::merge::{Merged, Merger, NONE, Symbol};
+use crate::spellings::Spellings;
 use crate::vocabulary::{Kind, Merge, Vocabulary, byte_of};
 
 /// How a vocabulary spells a space.
@@ -17,8 +18,8 @@ pub(crate) const SPACE: char = '▁';
 /// The model of one file.
 #[derive(Debug)]
 pub(crate) struct SentencePiece {
-    /// Tokens by spelling, those that text can become.
-    ids: AHashMap<Box<str>, u32>,
+    ids: Arc<Spellings>,
+    kinds: Vec<Kind>,
     order: Order,
     /// The token of every byte, or [`NONE`].
     bytes: [u32; 256],
@@ -52,20 +53,33 @@ impl SentencePiece {
 
     fn new(vocabulary: &Vocabulary<'_>, order: Order, adds_prefix: bool) -> Result<Self, TextError> {
         let mut bytes = [NONE; 256];
-        let mut ids = AHashMap::with_capacity(vocabulary.tokens.len());
         let (mut longest, mut cuts_at_spaces) = (0, true);
         for (id, token) in (0u32..).zip(vocabulary.tokens) {
             match vocabulary.kinds[id as usize] {
                 Kind::Byte => bytes[usize::from(byte_of(id, token)?)] = id,
-                Kind::Normal | Kind::UserDefined | Kind::Unused if !token.is_empty() => {
+                Kind::Normal | Kind::UserDefined | Kind::Unused => {
                     longest = longest.max(token.len());
                     cuts_at_spaces &= !token.trim_start_matches(SPACE).contains(SPACE);
-                    ids.insert(token.as_str().into(), id);
                 }
-                _ => {}
+                Kind::Control | Kind::Unknown => {}
             }
         }
-        Ok(Self { ids, order, bytes, unknown: vocabulary.special.unknown, adds_prefix, longest, cuts_at_spaces })
+        Ok(Self {
+            ids: vocabulary.ids.clone(),
+            kinds: vocabulary.kinds.clone(),
+            order,
+            bytes,
+            unknown: vocabulary.special.unknown,
+            adds_prefix,
+            longest,
+            cuts_at_spaces,
+        })
+    }
+
+    /// The token that text of this spelling is: none that steers the model, and none that stands for a byte.
+    fn token(&self, spelling: &str) -> Option<u32> {
+        let id = self.ids.get(spelling)?;
+        matches!(self.kinds[id as usize], Kind::Normal | Kind::UserDefined | Kind::Unused).then_some(id)
     }
 
     /// Whether a text starts with a space that it does not have.
@@ -104,7 +118,7 @@ impl SentencePiece {
         merger.clear();
         for (at, c) in piece.char_indices() {
             let end = at + c.len_utf8();
-            merger.push(self.ids.get(&piece[at..end]).copied().unwrap_or(NONE), at, end);
+            merger.push(self.token(&piece[at..end]).unwrap_or(NONE), at, end);
         }
         match &self.order {
             Order::Scores(ranks) => merger.merge(|left, right| self.by_score(piece, ranks, left, right)),
@@ -124,7 +138,7 @@ impl SentencePiece {
         if end - start > self.longest {
             return None;
         }
-        let id = *self.ids.get(&piece[start..end])?;
+        let id = self.token(&piece[start..end])?;
         Some(Merged { rank: ranks[id as usize], id })
     }
 

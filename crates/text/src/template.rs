@@ -3,36 +3,73 @@
 
 use minijinja::machinery::{self, CodeGenerator};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, context};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use regex::Regex;
 use tombolo_gguf::Metadata;
 
-use crate::{TextError, Tokenizer, clock, json, limits, meter};
-
-/// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant` or what else the template knows.
-    pub role: String,
-    /// What is said.
-    pub content: String,
-}
+use crate::matcher::Matcher;
+use crate::output::Dialect;
+use crate::{Conversation, Message, Prompt, TextError, Tokenizer, clock, json, limits, meter};
 
 /// A model's chat template. It comes with the file and is as little trusted: what it may do is in [`limits`].
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
     env: Environment<'static>,
+    /// The control tokens, by which the conversation's text is marked.
+    control: Matcher,
 }
 
+/// The key of a file's default template; those with names have a dot and the name behind it.
+const KEY: &str = "tokenizer.chat_template";
+/// The name of the template that has none.
+const DEFAULT: &str = "default";
+/// The name that files give the template for conversations with tools.
+const TOOL_USE: &str = "tool_use";
+
 impl ChatTemplate {
-    /// The template of a model file, or none if the file has none.
+    /// The default template of a model file, or none if the file has no template.
     ///
     /// # Errors
-    /// [`TextError::TemplateSyntax`] if it is not Jinja; [`TextError::TooMany`] if it is too long.
+    /// As [`choose`](Self::choose).
     pub fn from_metadata(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Option<Self>, TextError> {
-        let Some(source) = metadata.str("tokenizer.chat_template") else { return Ok(None) };
+        Self::choose(metadata, tokenizer, None, false)
+    }
+
+    /// The names of a model file's templates, `default` first if it has one, in the file's order.
+    pub fn names(metadata: &Metadata) -> Vec<&str> {
+        let default = metadata.get(KEY).map(|_| DEFAULT);
+        let named = metadata.iter().filter_map(|(key, _)| key.strip_prefix(KEY)?.strip_prefix('.'));
+        default.into_iter().chain(named).collect()
+    }
+
+    /// The template called `name`, or none if the file has no template at all. Where no name is given it is `tool_use`
+    /// for a conversation `with_tools` if there is one of that name, else the default, else the only one.
+    ///
+    /// # Errors
+    /// [`TextError::NoTemplate`] if none has the name, or several have one and none was asked for;
+    /// [`TextError::TemplateSyntax`] if it is not Jinja; [`TextError::TooMany`] if it is too long.
+    pub fn choose(
+        metadata: &Metadata,
+        tokenizer: &Tokenizer,
+        name: Option<&str>,
+        with_tools: bool,
+    ) -> Result<Option<Self>, TextError> {
+        let names = Self::names(metadata);
+        let name = match (name, &names[..]) {
+            (Some(name), _) => name,
+            (None, []) => return Ok(None),
+            (None, names) if with_tools && names.contains(&TOOL_USE) => TOOL_USE,
+            (None, [only]) => only,
+            (None, _) => DEFAULT,
+        };
+        if !names.contains(&name) {
+            let names = crate::error::shorten(&names.join(", "));
+            return Err(TextError::NoTemplate { name: crate::error::shorten(name), names });
+        }
+        let key = if name == DEFAULT { KEY.to_owned() } else { format!("{KEY}.{name}") };
+        let source = metadata.str(&key).ok_or(TextError::Key { key: KEY, expected: "a string" })?;
         let special = tokenizer.special();
         let named = [
             ("bos_token", special.bos),
@@ -41,14 +78,16 @@ impl ChatTemplate {
             ("pad_token", special.padding),
         ];
         let spelled = named.iter().filter_map(|(name, id)| Some((*name, tokenizer.spelling((*id)?))));
-        Self::new(source, &spelled.collect::<Vec<_>>()).map(Some)
+        let mut template = Self::new(source, &spelled.collect::<Vec<_>>())?;
+        template.control = tokenizer.control()?;
+        Ok(Some(template))
     }
 
     /// A template from its source, with the spellings of special tokens by the names that it knows them by
-    /// (`bos_token`, `eos_token`).
+    /// (`bos_token`, `eos_token`). It knows of no vocabulary, so its prompts mark no control tokens.
     ///
     /// # Errors
-    /// As [`from_metadata`](Self::from_metadata).
+    /// [`TextError::TemplateSyntax`] if it is not Jinja; [`TextError::TooMany`] if it is too long.
     pub fn new(source: &str, tokens: &[(&'static str, String)]) -> Result<Self, TextError> {
         if source.len() > limits::TEMPLATE_BYTES_MAX {
             let (count, limit) = (source.len(), limits::TEMPLATE_BYTES_MAX);
@@ -58,61 +97,58 @@ impl ChatTemplate {
         for (name, spelling) in tokens {
             env.add_global(*name, spelling.as_str());
         }
-        let template = Self { source: without_generation_tags(source)?, env };
+        let template = Self { source: without_generation_tags(source)?, env, control: Matcher::default() };
         on_render_stack(|| template.parse().and_then(|tree| meter::metered(&tree).map(|_| ())))?
             .map_err(|error| TextError::TemplateSyntax(one_line(&error)))?;
         Ok(template)
     }
 
-    /// The text of a conversation. With `add_generation_prompt` it ends where the assistant's turn begins.
-    ///
-    /// The text spells control tokens, the first of them a BOS where the model has one: encode it with `special` and
-    /// put no other BOS before it.
+    /// How the models that it was written for mark reasoning and calls of tools.
+    pub fn dialect(&self) -> Dialect {
+        Dialect::of_template(&self.source)
+    }
+
+    /// The prompt that a conversation is, to be encoded by [`Tokenizer::encode_prompt`]. The template brings the BOS
+    /// token where the model has one: put no other before it.
     ///
     /// # Errors
     /// [`TextError::Template`] if the template refuses the conversation or fails; [`TextError::TemplateFuel`] if it
-    /// does more than a template may; [`TextError::TooMany`] for a conversation beyond [`limits`].
-    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, TextError> {
-        let bytes: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
-        for (what, count, limit) in [
-            ("conversation, messages", messages.len(), limits::MESSAGES_MAX),
-            ("conversation, bytes", bytes, limits::TEXT_BYTES_MAX),
-        ] {
-            if count > limit {
-                return Err(TextError::TooMany { what, count, limit });
-            }
-        }
-        let share = limits::FUEL_COPIES * bytes as u64 / 64 + limits::FUEL_PER_MESSAGE * messages.len() as u64;
+    /// does more than a template may; [`TextError::TooMany`] for a conversation beyond [`limits`];
+    /// [`TextError::Setting`] for a setting that is none.
+    pub fn prompt(&self, conversation: &Conversation) -> Result<Prompt, TextError> {
+        let (variables, size) = conversation.variables(&self.control)?;
+        let share = limits::FUEL_COPIES * size.bytes as u64 / 64 + limits::FUEL_PER_VALUE * size.values as u64;
         let fuel = (limits::FUEL_BASE + share).min(limits::FUEL_MAX);
-        on_render_stack(|| self.render_within(messages, add_generation_prompt, fuel))?.map_err(|error| {
-            match error.kind() {
-                ErrorKind::OutOfFuel => TextError::TemplateFuel { fuel },
-                _ => TextError::Template(one_line(&error)),
-            }
+        let rendered = on_render_stack(|| self.render_within(variables, fuel))?;
+        rendered.map(Prompt::new).map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => TextError::TemplateFuel { fuel },
+            _ => TextError::Template(one_line(&error)),
         })
+    }
+
+    /// The text of a conversation without tools; with `add_generation_prompt` it ends where the assistant's turn begins.
+    /// Text that spells a control token is not told from the template's own: see [`prompt`](Self::prompt).
+    ///
+    /// # Errors
+    /// As [`prompt`](Self::prompt).
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, TextError> {
+        let conversation = Conversation { add_generation_prompt, ..Conversation::new(messages) };
+        self.prompt(&conversation).map(|prompt| prompt.text())
     }
 
     fn parse(&self) -> Result<machinery::ast::Stmt<'_>, Error> {
         machinery::parse(&self.source, NAME, syntax()?)
     }
 
-    fn render_within(&self, messages: &[Message], prompt: bool, fuel: u64) -> Result<String, Error> {
+    fn render_within(&self, variables: Value, fuel: u64) -> Result<String, Error> {
         let mut code = CodeGenerator::new(NAME, &self.source);
         code.compile_stmt(&meter::metered(&self.parse()?)?);
         let (instructions, blocks) = code.finish();
         let mut env: Environment<'_> = self.env.clone();
         meter::install(&mut env, fuel);
-        let turn = |m: &Message| context! { role => m.role.as_str(), content => m.content.as_str() };
-        // transformers passes `tools` and `documents` whether there are any or not, and templates test for none.
-        let root = context! {
-            messages => messages.iter().map(turn).collect::<Vec<_>>(),
-            add_generation_prompt => prompt,
-            tools => (),
-            documents => (),
-        };
         let mut text = String::new();
         let mut output = machinery::make_string_output(&mut text);
-        machinery::eval(&env, &instructions, root, &blocks, &mut output, AutoEscape::None)?;
+        machinery::eval(&env, &instructions, variables, &blocks, &mut output, AutoEscape::None)?;
         drop(output);
         Ok(text)
     }

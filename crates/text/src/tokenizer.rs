@@ -9,7 +9,7 @@ use crate::merge::Merger;
 use crate::pre::Pre;
 use crate::sentencepiece::{SPACE, SentencePiece};
 use crate::vocabulary::{Kind, Special, Vocabulary, byte_of};
-use crate::{DecodeStream, TextError, TextWarning, bytes, limits};
+use crate::{DecodeStream, Prompt, TextError, TextWarning, bytes, limits};
 
 /// Tokens that end a turn or a text in some family of models, by spelling: files often name only one of theirs.
 const END_TOKENS: &[&str] = &[
@@ -132,23 +132,30 @@ impl Tokenizer {
             let (count, limit) = (text.len(), limits::TEXT_BYTES_MAX);
             return Err(TextError::TooMany { what: "text to encode, bytes", count, limit });
         }
-        let matcher = if special { &self.added_and_control } else { &self.added };
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
-        let mut merger = Merger::default();
-        let (mut at, mut first) = (0, true);
-        for (start, end, id) in matcher.find(text) {
-            // White space that a control token swallowed can hold a token of its own.
-            if start < at {
-                continue;
+        self.encode_part(text, special, true, &mut Merger::default(), &mut ids);
+        Ok(ids)
+    }
+
+    /// The tokens of a rendered conversation: control tokens where the template spells them, and none where the
+    /// conversation does.
+    ///
+    /// # Errors
+    /// [`TextError::TooMany`] for a prompt beyond [`limits::TEXT_BYTES_MAX`].
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, TextError> {
+        let (mut ids, mut merger) = (Vec::new(), Merger::default());
+        let (mut bytes, mut first) = (0, true);
+        for (part, outside) in prompt.parts() {
+            bytes += part.len();
+            if bytes > limits::TEXT_BYTES_MAX {
+                let limit = limits::TEXT_BYTES_MAX;
+                return Err(TextError::TooMany { what: "prompt, bytes", count: bytes, limit });
             }
-            self.encode_plain(&text[at..start], first, &mut merger, &mut ids);
-            ids.push(id);
-            (at, first) = (end, true);
-            if self.strips_behind_control && self.is_control(id) {
-                at = text.len() - text[end..].trim_ascii_start().len();
-            }
+            // What a template left of marked text, cut and moved, is no longer a whole token.
+            let is_whole =
+                || self.added_and_control.find(part).next().is_some_and(|(s, e, _)| (s, e) == (0, part.len()));
+            first = self.encode_part(part, outside || !is_whole(), first, &mut merger, &mut ids);
         }
-        self.encode_plain(&text[at..], first, &mut merger, &mut ids);
         Ok(ids)
     }
 
@@ -210,9 +217,36 @@ impl Tokenizer {
         &self.special
     }
 
+    /// What finds control tokens.
+    pub(crate) fn control(&self) -> Result<Matcher, TextError> {
+        let ids = (0u32..).zip(&self.kinds).filter(|(_, kind)| kind.is_control());
+        Matcher::of(ids.map(|(id, _)| (id, self.piece(id))).filter(|(_, spelling)| !spelling.is_empty()))
+    }
+
     /// The spelling of a token, for templates.
     pub(crate) fn spelling(&self, token: u32) -> String {
         String::from_utf8_lossy(self.piece(token)).into_owned()
+    }
+
+    /// Encodes text; with `first`, text at the beginning or behind a special token. Returns whether what comes next is.
+    fn encode_part(&self, text: &str, special: bool, first: bool, merger: &mut Merger, ids: &mut Vec<u32>) -> bool {
+        let matcher = if special { &self.added_and_control } else { &self.added };
+        let (mut at, mut first) = (0, first);
+        for (start, end, id) in matcher.find(text) {
+            // White space that a control token swallowed can hold a token of its own.
+            if start < at {
+                continue;
+            }
+            self.encode_plain(&text[at..start], first, merger, ids);
+            ids.push(id);
+            // Tokens added by hand are part of their text, so no space is put behind them.
+            (at, first) = (end, self.is_control(id));
+            if self.strips_behind_control && self.is_control(id) {
+                at = text.len() - text[end..].trim_ascii_start().len();
+            }
+        }
+        self.encode_plain(&text[at..], first, merger, ids);
+        first && at == text.len()
     }
 
     /// Encodes text between special tokens; with `first`, text at the beginning or behind such a token.
@@ -264,12 +298,12 @@ fn ends(vocabulary: &Vocabulary<'_>, special: &Special) -> Vec<u32> {
     let named = [special.eos, special.eot, special.eom].into_iter().flatten();
     // Text that merely spells an end, as a token that is shown, ends nothing.
     let by_spelling = |spelling: &&str| {
-        let id = vocabulary.ids.get(*spelling).copied()?;
+        let id = vocabulary.ids.get(spelling)?;
         let kind = vocabulary.kinds[id as usize];
         (kind.is_control() || kind == Kind::UserDefined).then_some(id)
     };
     let known = END_TOKENS.iter().filter_map(by_spelling);
-    let end = if vocabulary.ids.contains_key(END_OF_CHANNEL) { None } else { by_spelling(&END) };
+    let end = if vocabulary.ids.get(END_OF_CHANNEL).is_some() { None } else { by_spelling(&END) };
     let mut ends: Vec<u32> = named.chain(known).chain(end).collect();
     ends.sort_unstable();
     ends.dedup();

@@ -1,10 +1,12 @@
 //! The vocabulary as the file gives it, checked: tokens and their types, merges, and the ids with a meaning.
 //! How a text becomes tokens is not here but in `byte_level` and `sentencepiece`.
 
-use ahash::AHashMap;
+use std::sync::Arc;
+
 use tombolo_gguf::{Metadata, Value};
 
 use crate::error::shorten;
+use crate::spellings::{Spellings, at_most};
 use crate::{TextError, limits};
 
 /// What a token is for; the numbers are GGUF's.
@@ -43,6 +45,9 @@ impl Kind {
 /// A merge: the ids of its two halves and of what they make. Its place in the list is its rank.
 pub(crate) type Merge = [u32; 3];
 
+/// The fewest merges that are worth a thread of their own.
+const MERGES_PER_THREAD: usize = 1 << 15;
+
 /// The vocabulary of one file.
 #[derive(Debug)]
 pub(crate) struct Vocabulary<'f> {
@@ -50,8 +55,8 @@ pub(crate) struct Vocabulary<'f> {
     pub(crate) tokens: &'f [String],
     /// Kinds by id; all normal where the file does not say.
     pub(crate) kinds: Vec<Kind>,
-    /// Ids by spelling. Tokens without one are left out.
-    pub(crate) ids: AHashMap<&'f str, u32>,
+    /// Ids by spelling.
+    pub(crate) ids: Arc<Spellings>,
     /// Ids with a meaning.
     pub(crate) special: Special,
 }
@@ -74,7 +79,7 @@ impl<'f> Vocabulary<'f> {
             .strings("tokenizer.ggml.tokens")
             .ok_or(TextError::Key { key: "tokenizer.ggml.tokens", expected: "an array of strings" })?;
         at_most("tokenizer.ggml.tokens, entries", tokens.len(), limits::VOCABULARY_TOKENS_MAX)?;
-        let ids = ids_by_spelling(tokens)?;
+        let ids = Arc::new(Spellings::new(tokens)?);
         Ok(Self { tokens, kinds: kinds(metadata, tokens.len())?, ids, special: Special::read(metadata, tokens.len())? })
     }
 
@@ -95,10 +100,6 @@ impl<'f> Vocabulary<'f> {
     }
 }
 
-fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), TextError> {
-    if count > limit { Err(TextError::TooMany { what, count, limit }) } else { Ok(()) }
-}
-
 fn same_length(key: &'static str, entries: usize, tokens: usize) -> Result<(), TextError> {
     if entries == tokens { Ok(()) } else { Err(TextError::Length { key, entries, tokens }) }
 }
@@ -109,20 +110,6 @@ pub(crate) fn byte_of(id: u32, token: &str) -> Result<u8, TextError> {
     let digits = digits.filter(|d| d.len() == 2 && d.bytes().all(|b| b.is_ascii_hexdigit()));
     let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
     byte.ok_or_else(|| TextError::ByteToken { id, spelling: shorten(token) })
-}
-
-fn ids_by_spelling(tokens: &[String]) -> Result<AHashMap<&str, u32>, TextError> {
-    let mut ids = AHashMap::with_capacity(tokens.len());
-    for (id, token) in (0u32..).zip(tokens) {
-        at_most("a token's spelling, bytes", token.len(), limits::TOKEN_BYTES_MAX)?;
-        if token.is_empty() {
-            continue; // a hole: nothing encodes to it, and it decodes to nothing
-        }
-        if let Some(first) = ids.insert(token.as_str(), id) {
-            return Err(TextError::DuplicateToken { first, second: id, spelling: shorten(token) });
-        }
-    }
-    Ok(ids)
 }
 
 fn kinds(metadata: &Metadata, tokens: usize) -> Result<Vec<Kind>, TextError> {
@@ -136,10 +123,34 @@ fn kinds(metadata: &Metadata, tokens: usize) -> Result<Vec<Kind>, TextError> {
     (0u32..).zip(types).map(kind).collect()
 }
 
-fn merges(metadata: &Metadata, ids: &AHashMap<&str, u32>) -> Result<Vec<Merge>, TextError> {
+fn merges(metadata: &Metadata, ids: &Spellings) -> Result<Vec<Merge>, TextError> {
     const KEY: &str = "tokenizer.ggml.merges";
     let lines = metadata.strings(KEY).ok_or(TextError::Key { key: KEY, expected: "an array of strings" })?;
     at_most("tokenizer.ggml.merges, entries", lines.len(), limits::MERGES_MAX)?;
+    // Each asks for three tokens by spelling: long lists are shared out, so that a start takes less time.
+    let parts = std::thread::available_parallelism().map_or(1, usize::from).min(lines.len() / MERGES_PER_THREAD).max(1);
+    let per_part = lines.len().div_ceil(parts).max(1);
+    std::thread::scope(|scope| {
+        let mut running = Vec::new();
+        for (part, lines) in lines.chunks(per_part).enumerate() {
+            let read = move || merges_of(lines, part * per_part, ids);
+            let thread = std::thread::Builder::new().spawn_scoped(scope, read);
+            running.push(thread.map_err(|_| read)); // without a thread it is read here
+        }
+        let mut merges = Vec::with_capacity(lines.len());
+        for part in running {
+            let part = match part {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(read) => read(),
+            };
+            merges.extend(part?);
+        }
+        Ok(merges)
+    })
+}
+
+/// The merges that `lines` give, the first of them the one numbered `first`.
+fn merges_of(lines: &[String], first: usize, ids: &Spellings) -> Result<Vec<Merge>, TextError> {
     let mut merged = String::new();
     let mut merge = |line: &str| {
         // The left half may itself be a space, so the first place for the separator is behind one character.
@@ -148,7 +159,7 @@ fn merges(metadata: &Metadata, ids: &AHashMap<&str, u32>) -> Result<Vec<Merge>, 
             Some(at) => (&line[..from + at], &line[from + at + 1..]),
             None => return Err("has no space between its halves"),
         };
-        let id = |half: &str| ids.get(half).copied().ok_or("names a token that the vocabulary does not have");
+        let id = |half: &str| ids.get(half).ok_or("names a token that the vocabulary does not have");
         let (left_id, right_id) = (id(left)?, id(right)?);
         merged.clear();
         merged.push_str(left);
@@ -157,9 +168,8 @@ fn merges(metadata: &Metadata, ids: &AHashMap<&str, u32>) -> Result<Vec<Merge>, 
         Ok([left_id, right_id, whole])
     };
     let numbered = lines.iter().enumerate();
-    numbered
-        .map(|(index, line)| merge(line).map_err(|fault| TextError::Merge { index, merge: shorten(line), fault }))
-        .collect()
+    let fault = |at: usize, line: &str, fault| TextError::Merge { index: first + at, merge: shorten(line), fault };
+    numbered.map(|(at, line)| merge(line).map_err(|wrong| fault(at, line, wrong))).collect()
 }
 
 impl Special {

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use tombolo_text::{ChatTemplate, Message, TextError, limits};
+use serde_json::{Map, Value, json};
+use tombolo_text::{ChatTemplate, Conversation, Message, TextError, limits};
 
 fn render(source: &str, messages: &[Message], prompt: bool) -> Result<String, TextError> {
     let tokens = [("bos_token", "<s>".to_owned()), ("eos_token", "</s>".to_owned())];
@@ -20,13 +20,43 @@ fn message(role: &str, content: &str) -> Message {
 fn renders_as_transformers_does() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/templates.json");
     let cases: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let tokens = [("bos_token", "<s>".to_owned()), ("eos_token", "</s>".to_owned())];
     for case in cases.as_array().unwrap() {
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let turn = |m: &Value| message(&text(&m["role"]), &text(&m["content"]));
-        let messages: Vec<Message> = case["messages"].as_array().unwrap().iter().map(turn).collect();
-        let rendered = render(&text(&case["template"]), &messages, case["prompt"].as_bool().unwrap());
-        assert_eq!(rendered.as_deref(), Ok(&*text(&case["text"])), "{}", case["name"]);
+        let list = |key: &str| case.get(key).map_or_else(Vec::new, |v| v.as_array().unwrap().clone());
+        let conversation = Conversation {
+            messages: list("messages"),
+            tools: list("tools"),
+            documents: list("documents"),
+            add_generation_prompt: case["prompt"].as_bool().unwrap(),
+            settings: case.get("settings").map_or_else(Map::new, |v| v.as_object().unwrap().clone()),
+        };
+        let template = ChatTemplate::new(case["template"].as_str().unwrap(), &tokens).unwrap();
+        let rendered = template.prompt(&conversation).map(|prompt| prompt.text());
+        assert_eq!(rendered.as_deref(), Ok(case["text"].as_str().unwrap()), "{}", case["name"]);
     }
+}
+
+#[test]
+fn a_conversation_is_checked() {
+    let template = ChatTemplate::new("{{ x }}{{ messages|length }}", &[]).unwrap();
+    let prompt = |conversation: &Conversation| template.prompt(conversation).map(|prompt| prompt.text());
+    let setting =
+        |name: &str| Conversation { settings: Map::from_iter([(name.into(), json!(1))]), ..Default::default() };
+    assert_eq!(prompt(&setting("x")).as_deref(), Ok("10"));
+    // What is passed beside, what templates rely on, and what no template can spell but the metering can.
+    for name in
+        ["messages", "tools", "add_generation_prompt", "bos_token", "raise_exception", "", "1x", "\0text", "a b"]
+    {
+        assert_eq!(prompt(&setting(name)), Err(TextError::Setting { name: name.into() }), "{name:?}");
+    }
+    let mut deep = json!(1);
+    for _ in 0..200 {
+        deep = json!([deep]);
+    }
+    let deep = Conversation { messages: vec![deep], ..Default::default() };
+    assert!(matches!(prompt(&deep), Err(TextError::TooMany { limit: limits::VALUE_DEPTH_MAX, .. })));
+    let long = Conversation { tools: vec![json!({"x": "y".repeat(limits::TEXT_BYTES_MAX)})], ..Default::default() };
+    assert!(matches!(prompt(&long), Err(TextError::TooMany { what: "conversation, bytes", .. })));
 }
 
 #[test]

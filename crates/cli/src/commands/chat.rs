@@ -109,7 +109,7 @@ impl<'a> Chat<'a> {
         self.messages.push(message("user", text));
         let gguf = self.session.loaded.gguf.clone();
         let answer = rendered(&gguf, &self.template, self.tokenizer, &self.messages)
-            .and_then(|ids| self.session.answer(&ids, Some(self.tokenizer), true));
+            .and_then(|question| self.session.answer(&question, Some(self.tokenizer), true));
         match answer {
             Ok(report) => {
                 if report.was_interrupted() && report.is_empty() {

@@ -23,7 +23,7 @@ const SHOWN_ELEMENTS: usize = 4;
 /// Options of `inspect`.
 #[derive(clap::Args)]
 pub(crate) struct InspectArgs {
-    /// GGUF file
+    /// GGUF file, any file of a split one, a directory with one model, or dummy:NAME
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// List every tensor too
@@ -145,7 +145,10 @@ fn tokenizer(gguf: &Gguf) -> String {
     let kind = meta.str("tokenizer.ggml.model").unwrap_or("none");
     let pre = meta.str("tokenizer.ggml.pre").map(|pre| format!("/{pre}")).unwrap_or_default();
     match Tokenizer::from_metadata(meta) {
-        Ok(tokenizer) => format!("{kind}{pre}, {} tokens", tokenizer.vocabulary()),
+        Ok(tokenizer) => {
+            let warnings: String = tokenizer.warnings().iter().map(|warning| format!("; warning: {warning}")).collect();
+            format!("{kind}{pre}, {} tokens{warnings}", tokenizer.vocabulary())
+        }
         Err(TextError::NoVocabulary) => "none: token ids only".into(),
         Err(error) => format!("{kind}{pre}: {error}"),
     }

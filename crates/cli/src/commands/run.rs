@@ -1,5 +1,6 @@
 //! `tombolo run`: one answer to a prompt, streamed; without a prompt, a chat.
 
+use crate::answer::Writer;
 use crate::args::{DeviceArgs, ModelArgs, SamplingArgs, SplitArgs, TokenList, count, token_list};
 use crate::backend::Place;
 use crate::commands::chat::{self, Chat};
@@ -17,7 +18,8 @@ use std::time::Instant;
 use tombolo_engine::{Context, EngineError, Finish};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Config, Sampling};
-use tombolo_text::{ChatTemplate, Message, TextError, Tokenizer};
+use tombolo_text::output::{Dialect, OutputParser, Tools};
+use tombolo_text::{ChatTemplate, Conversation, Message, TextError, Tokenizer};
 
 /// Context where none is asked for, if the model has as much.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -69,6 +71,9 @@ pub(crate) struct RunArgs {
 pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
+    /// What was thought before it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning: String,
     tokens: Vec<u32>,
     finish: &'static str,
     prompt_tokens: usize,
@@ -119,6 +124,21 @@ pub(crate) struct Session {
     pub(crate) predict: usize,
     /// Tokens that end an answer.
     pub(crate) ends: Vec<u32>,
+    /// How the model marks the parts of an answer; `None`: all is text.
+    pub(crate) dialect: Option<Dialect>,
+}
+
+/// What an answer is to be given to.
+pub(crate) struct Question {
+    pub(crate) ids: Vec<u32>,
+    /// It ends inside the reasoning that the answer goes on with.
+    pub(crate) opens_reasoning: bool,
+}
+
+impl From<Vec<u32>> for Question {
+    fn from(ids: Vec<u32>) -> Self {
+        Self { ids, opens_reasoning: false }
+    }
 }
 
 /// Runs the command.
@@ -133,6 +153,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         Err(_) if args.tokens.is_some() => None,
         Err(error) => return Err(at_file(&gguf, &error)),
     };
+    for warning in tokenizer.iter().filter(|_| args.tokens.is_none()).flat_map(Tokenizer::warnings) {
+        output::say_safely(&format!("warning: {warning}"));
+    }
     let template = match &tokenizer {
         Some(tokenizer) if !args.no_chat && args.tokens.is_none() => template(&gguf, tokenizer, args)?,
         _ => None,
@@ -147,14 +170,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if prompt.is_none() && args.tokens.is_none() && template.is_none() {
         return Err(input("this model has no chat template to chat with: give a text to go on with by -p"));
     }
-    let ids = match (&args.tokens, &prompt, &tokenizer) {
-        (Some(ids), _, _) => Some(ids.0.clone()),
+    let question = match (&args.tokens, &prompt, &tokenizer) {
+        (Some(ids), _, _) => Some(ids.0.clone().into()),
         (None, Some(text), Some(tokenizer)) => Some(encode(text, &gguf, tokenizer, template.as_ref(), args)?),
         _ => None,
     };
     let context = context_size(args, &config)?;
-    if let Some(ids) = &ids {
-        check(ids, &config, context)?;
+    if let Some(question) = &question {
+        check(&question.ids, &config, context)?;
     }
     let (choice, _) = load::plan(&gguf, &config, &args.device, &args.split)?;
     let rows = if matches!(choice.place, Place::Cpu { .. }) { CPU_ROWS } else { ROWS };
@@ -165,16 +188,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let context = loaded.engine.open();
     let predict = args.predict.unwrap_or(usize::MAX);
     let ends = tokenizer.as_ref().filter(|_| !args.ignore_eos).map(|t| t.end_of_generation().to_vec());
-    let mut session = Session { loaded, context, sampling, predict, ends: ends.unwrap_or_default() };
-    let ids = match (ids, &tokenizer, template) {
-        (Some(ids), _, _) => ids,
+    let dialect = template.as_ref().map(ChatTemplate::dialect);
+    let mut session = Session { loaded, context, sampling, predict, ends: ends.unwrap_or_default(), dialect };
+    let question = match (question, &tokenizer, template) {
+        (Some(question), _, _) => question,
         (None, Some(tokenizer), Some(template)) => {
             return Chat::new(session, tokenizer, template, args.system.clone()).talk();
         }
         (None, _, _) => unreachable!("a chat without a template was refused above"),
     };
     let tokenizer = tokenizer.as_ref().filter(|_| args.tokens.is_none());
-    let report = session.answer(&ids, tokenizer, !args.json)?;
+    let report = session.answer(&question, tokenizer, !args.json)?;
     if args.json {
         let line = serde_json::to_string(&report).map_err(failure)?;
         writeln!(std::io::stdout(), "{line}")?;
@@ -281,11 +305,11 @@ fn encode(
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
     args: &RunArgs,
-) -> Result<Vec<u32>, Error> {
+) -> Result<Question, Error> {
     let Some(template) = template else {
         let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
         ids.extend(tokenizer.encode(text, true).map_err(input)?);
-        return Ok(ids);
+        return Ok(ids.into());
     };
     let mut messages = Vec::new();
     if let Some(system) = &args.system {
@@ -301,32 +325,40 @@ pub(crate) fn rendered(
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
     messages: &[Message],
-) -> Result<Vec<u32>, Error> {
-    let text = template.render(messages, true).map_err(|e| match e {
+) -> Result<Question, Error> {
+    let encoded = template.prompt(&Conversation::new(messages)).and_then(|prompt| {
+        let ids = tokenizer.encode_prompt(&prompt)?;
+        Ok(Question { ids, opens_reasoning: prompt.opens_reasoning() })
+    });
+    encoded.map_err(|e| match e {
         TextError::NoThread(_) => failure(e),
         TextError::Template(_) | TextError::TemplateSyntax(_) | TextError::TemplateFuel { .. } => in_template(gguf, &e),
         // The conversation is too long.
         _ => input(e),
-    })?;
-    tokenizer.encode(&text, true).map_err(input)
+    })
 }
 
 impl Session {
-    /// Generates an answer to `ids`, written to standard output as it comes when `streaming`. With a tokenizer it is
+    /// Generates an answer to `question`, written to standard output as it comes when `streaming`. With a tokenizer it is
     /// text, without one it is ids.
-    pub(crate) fn answer(
+    pub(crate) fn answer<'t>(
         &mut self,
-        ids: &[u32],
-        tokenizer: Option<&Tokenizer>,
+        question: &Question,
+        tokenizer: Option<&'t Tokenizer>,
         streaming: bool,
     ) -> Result<Report, Error> {
+        let ids = question.ids.as_slice();
         check(ids, &self.loaded.config, self.loaded.engine.capacity().context)?;
         let prompt_tokens = ids.len();
         let held = self.context.tokens().iter().zip(ids).take_while(|(a, b)| a == b).count();
         // The last token is run in any case: its logits are wanted.
         let cached_tokens = held.min(prompt_tokens.saturating_sub(1));
-        let mut writer = Writer { streaming, text: String::new(), failed: None };
-        let mut decoder = tokenizer.map(Tokenizer::stream);
+        let parser = self.dialect.map(|d| OutputParser::new(d, Tools::default(), question.opens_reasoning));
+        // The parser knows marks by their spelling.
+        let has_marks = self.dialect.is_some_and(|dialect| dialect != Dialect::Plain);
+        let stream = |t: &'t Tokenizer| if has_marks { t.stream().with_control() } else { t.stream() };
+        let mut decoder = tokenizer.map(stream);
+        let mut writer = Writer::new(streaming, parser);
         let mut tokens = Vec::new();
         let (started, mut first) = (Instant::now(), None);
         let _answer = Answer::begin();
@@ -368,6 +400,7 @@ impl Session {
         let first = first.unwrap_or(ended);
         Ok(Report {
             text: tokenizer.map(|_| writer.text),
+            reasoning: writer.reasoning,
             tokens,
             finish,
             prompt_tokens,
@@ -383,30 +416,5 @@ impl Report {
     /// The answer's text, empty where there are only ids.
     pub(crate) fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
-    }
-}
-
-/// Keeps the answer, and writes it through to standard output.
-struct Writer {
-    streaming: bool,
-    text: String,
-    failed: Option<std::io::Error>,
-}
-
-impl Writer {
-    fn write(&mut self, piece: &str) {
-        self.text.push_str(piece);
-        if self.streaming && !piece.is_empty() && self.failed.is_none() {
-            let mut out = std::io::stdout().lock();
-            self.failed = out.write_all(piece.as_bytes()).and_then(|()| out.flush()).err();
-        }
-    }
-
-    fn end(&mut self) -> Result<(), Error> {
-        if self.streaming && !self.text.ends_with('\n') {
-            self.write("\n");
-            self.text.pop();
-        }
-        self.failed.take().map_or(Ok(()), |error| Err(error.into()))
     }
 }

@@ -3,7 +3,9 @@
 //! All tiers give the same bits, so that a result depends neither on the machine nor on how many rows were computed
 //! together. No weights, threads or programs live here.
 
+mod attend;
 mod lanes;
+mod latent;
 mod panel;
 mod scalar;
 #[cfg(test)]
@@ -11,8 +13,11 @@ mod speed;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tile;
+mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_convert;
 #[cfg(target_arch = "x86_64")]
 mod x86_dot;
 #[cfg(target_arch = "x86_64")]
@@ -126,6 +131,8 @@ macro_rules! kernels {
             pub(crate) widen: fn(halves: &[u8], out: &mut [f32]),
             /// Floats as little-endian halves, rounded to the nearest, ties to even.
             pub(crate) narrow: fn(values: &[f32], halves: &mut [u8]),
+            /// A row as 8-bit integers with a scale per 32 values.
+            pub(crate) quantize: fn(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]),
             $($(#[$doc])* pub(crate) $name: fn($($arg: $ty),*) $(-> $ret)?,)*
         }
 
@@ -135,7 +142,8 @@ macro_rules! kernels {
             block: scalar::block,
             widen: scalar::widen,
             narrow: scalar::narrow,
-            $($name: |$($arg: $ty),*| lanes::$name($($arg),*),)*
+            quantize: scalar::quantize,
+            $($name: |$($arg: $ty),*| lanes::$name::<vector::Plain>($($arg),*),)*
         };
 
         #[cfg(target_arch = "x86_64")]
@@ -160,17 +168,22 @@ macro_rules! kernels {
             #[target_feature(enable = $features)]
             fn widen(halves: &[u8], out: &mut [f32]) {
                 // SAFETY: as above.
-                unsafe { x86::widen(halves, out) }
+                unsafe { x86_convert::widen(halves, out) }
             }
             #[target_feature(enable = $features)]
             fn narrow(values: &[f32], halves: &mut [u8]) {
                 // SAFETY: as above.
-                unsafe { x86::narrow(values, halves) }
+                unsafe { x86_convert::narrow(values, halves) }
+            }
+            #[target_feature(enable = $features)]
+            fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
+                // SAFETY: as above.
+                unsafe { x86_convert::quantize(x, quants, blocks) }
             }
             $(
                 #[target_feature(enable = $features)]
                 fn $name($($arg: $ty),*) $(-> $ret)? {
-                    lanes::$name($($arg),*)
+                    lanes::$name::<vector::Avx>($($arg),*)
                 }
             )*
             Kernels {
@@ -183,6 +196,8 @@ macro_rules! kernels {
                 widen: |halves, out| unsafe { widen(halves, out) },
                 // SAFETY: as above.
                 narrow: |values, halves| unsafe { narrow(values, halves) },
+                // SAFETY: as above.
+                quantize: |x, quants, blocks| unsafe { quantize(x, quants, blocks) },
                 $(
                     // SAFETY: as above.
                     $name: |$($arg: $ty),*| unsafe { $name($($arg),*) },
@@ -193,10 +208,8 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// `Σ a·b`.
-    fn dot(a: &[f32], b: &[f32]) -> f32;
-    /// One weight row times four rows; each result has the bits of `dot`.
-    fn dot4(w: &[f32], x: [&[f32]; 4]) -> [f32; 4];
+    /// Four weight rows, `w: [4, cols]`, times any number of rows: `out[row][weight row]`.
+    fn products(w: &[f32], x: &[&[f32]], out: &mut [[f32; 4]]);
     /// `x = x / sqrt(mean(x²) + eps) ⊙ weight`.
     fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32);
     /// `sum += x`.
@@ -215,16 +228,23 @@ kernels! {
     fn rope_interleaved(head: &mut [f32], turns: &[[f32; 2]]);
     /// Turns pairs `(j, j + turns.len())` of one head.
     fn rope_half_split(head: &mut [f32], turns: &[[f32; 2]]);
-    /// A row as 8-bit integers with a scale per 32.
-    fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]);
     /// Folds the positions `valid[i]` of a KV block, `k: [dim, BLOCK]`, `v: [BLOCK, dim]`, into head `i`.
     fn attend(heads: &mut Heads, valid: &[Range<usize>], k: &[f32], v: &[f32], scoring: Scoring);
+    /// Folds positions of latent attention, `rows: [at most BLOCK, heads.dim]`, into every head: their first `latent`
+    /// values are the value.
+    fn attend_latent(heads: &mut Heads, rows: &[f32], latent: usize, scoring: Scoring);
+    /// `out[i] = Σ over heads h of weights[h] · max(0, q[h]·keys[i])`, as many as `out` has places.
+    fn index_scores(q: &[f32], weights: &[f32], keys: &[f32], out: &mut [f32]);
+    /// `out[i] = x · rows[i]`.
+    fn dots(x: &[f32], rows: &[f32], out: &mut [f32]);
+    /// `x = (x − mean(x)) / sqrt(var(x) + eps) ⊙ weight + bias`.
+    fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32);
     /// Upper halves of floats as floats.
     fn widen_bf16(halves: &[u16], out: &mut [f32]);
-    /// Keys of a KV block in 8 bits, `[dim, BLOCK]`, with scales `[dim / QUANT, BLOCK]`.
-    fn widen_keys(quants: &[i8], scales: &[f32], out: &mut [f32]);
-    /// Values of a KV block in 8 bits, `[BLOCK, dim]`, with scales `[BLOCK, dim / QUANT]`.
-    fn widen_values(quants: &[i8], scales: &[f32], out: &mut [f32]);
+    /// Groups of [`QUANT`] neighbouring integers, each times its scale.
+    fn widen_groups(quants: &[i8], scales: &[f32], out: &mut [f32]);
+    /// Rows of [`BLOCK`] integers, each times its column's scale.
+    fn widen_columns(quants: &[i8], scales: &[f32; BLOCK], out: &mut [f32]);
     /// Where the first of the largest values is.
     fn argmax(x: &[f32]) -> usize;
 }

@@ -1,8 +1,9 @@
 //! The scalar tier: what every other tier must give bit for bit, on any processor.
 
 use super::panel::Panel;
-use super::tile::{ActRow, Class, Kind, QUANT, TILE};
+use super::tile::{ActBlock, ActRow, Class, Kind, QUANT, TILE};
 use half::f16;
+use tombolo_gguf::quant::{iq4_nl, mxfp4};
 
 /// 32 columns of one row of a tile, in the form that all kinds share.
 struct Sub {
@@ -76,35 +77,64 @@ fn scale_min(scales: &[u8], r: usize, j: usize) -> (f32, f32) {
     (f32::from(low & 15 | (high & 3) << 4), f32::from(low >> 4 | (high >> 2 & 3) << 4))
 }
 
-/// The quants of 32 columns.
-fn columns(quant: impl Fn(usize) -> i32) -> [i32; QUANT] {
-    std::array::from_fn(quant)
-}
-
 /// Columns `32j .. 32j + 32` of a block's row `r`.
 fn sub(kind: Kind, block: &[u8], r: usize, j: usize) -> Sub {
+    let q = std::array::from_fn(|i| quant(kind, block, r, j, i));
     let d = half_of(block, r);
+    let with = |d, m| Sub { q, d, s: [1; 2], m: [m, 0.0] };
+    let scales = |start: usize| [0, 1].map(|half| block[start + (2 * j + half) * TILE + r]);
     match kind {
-        Kind::Q4_0 => Sub { q: columns(|i| nibble(&block[16..], r, i)), d, s: [1; 2], m: [-8.0 * d, 0.0] },
-        Kind::Q4_1 => {
-            Sub { q: columns(|i| nibble(&block[32..], r, i)), d, s: [1; 2], m: [half_of(&block[16..], r), 0.0] }
+        Kind::Q4_0 => with(d, -8.0 * d),
+        Kind::Q5_0 => with(d, -16.0 * d),
+        Kind::Q4_1 | Kind::Q5_1 => with(d, half_of(&block[16..], r)),
+        Kind::Q8_0 | Kind::IQ4_NL => with(d, 0.0),
+        Kind::MXFP4 => {
+            let e = block[r];
+            let d = f32::from_bits(if e < 2 { 0x0020_0000 << e } else { u32::from(e - 1) << 23 });
+            with(d, -12.0 * d)
         }
-        Kind::Q8_0 => Sub { q: columns(|i| i32::from(byte(&block[16..], r, i) as i8)), d, s: [1; 2], m: [0.0; 2] },
-        Kind::Q4_K => {
+        Kind::IQ4_XS => with(d * f32::from(block[16 + j * TILE + r] as i8), 0.0),
+        Kind::Q4_K | Kind::Q5_K => {
             let (s, m) = scale_min(&block[32..], r, j);
-            let bytes = &block[128 + j / 2 * 256..][..256];
-            let q = columns(|i| i32::from(byte(bytes, r, i) >> (4 * (j % 2)) & 15));
-            Sub { q, d: d * s, s: [1; 2], m: [-(half_of(&block[16..], r) * m), 0.0] }
+            with(d * s, -(half_of(&block[16..], r) * m))
         }
+        Kind::Q2_K => {
+            let dm = half_of(&block[16..], r);
+            let scales = scales(32);
+            Sub { q, d, s: scales.map(|s| i32::from(s & 15)), m: scales.map(|s| -(dm * f32::from(s >> 4))) }
+        }
+        Kind::Q3_K | Kind::Q6_K => {
+            let offset = if kind == Kind::Q3_K { -4 } else { -32 };
+            let s = scales(16).map(|s| i32::from(s as i8));
+            Sub { q, d, s, m: s.map(|s| d * (offset * s) as f32) }
+        }
+    }
+}
+
+/// Column `i` of 32.
+fn quant(kind: Kind, block: &[u8], r: usize, j: usize, i: usize) -> i32 {
+    // Bits of the column in its byte of a vector per group of columns, and in one vector for all groups.
+    let bits = |bytes: &[u8], shift: usize, mask: u8| i32::from(byte(bytes, r, i) >> shift & mask);
+    let above = |start: usize| i32::from(byte(&block[start..], r, i % 4) >> (i / 4) & 1);
+    let twos =
+        |start: usize| i32::from(byte(&block[start + 64 * j + i / 16 * 32..], r, i % 4) >> (2 * (i / 4 % 4)) & 3);
+    match kind {
+        Kind::Q4_0 => nibble(&block[16..], r, i),
+        Kind::Q4_1 => nibble(&block[32..], r, i),
+        Kind::Q5_0 => nibble(&block[16..], r, i) | above(144) << 4,
+        Kind::Q5_1 => nibble(&block[32..], r, i) | above(160) << 4,
+        Kind::Q8_0 => i32::from(byte(&block[16..], r, i) as i8),
+        Kind::IQ4_NL => i32::from(iq4_nl::LEVELS[nibble(&block[16..], r, i) as usize]),
+        Kind::IQ4_XS => i32::from(iq4_nl::LEVELS[nibble(&block[80 + 128 * j..], r, i) as usize]),
+        Kind::MXFP4 => i32::from(mxfp4::LEVELS[nibble(&block[8..], r, i) as usize]) + 12,
+        Kind::Q2_K => twos(160),
+        Kind::Q3_K => twos(144) | above(656 + 32 * j) << 2,
+        Kind::Q4_K => bits(&block[128 + j / 2 * 256..], 4 * (j % 2), 15),
+        Kind::Q5_K => bits(&block[128 + j / 2 * 256..], 4 * (j % 2), 15) | above(1152 + 32 * j) << 4,
         Kind::Q6_K => {
             let (nibbles, pairs) = block[144 + j / 2 * 384..][..384].split_at(256);
-            let s = [0, 1].map(|half| i32::from(block[16 + (2 * j + half) * TILE + r] as i8));
-            let q = columns(|i| {
-                let nibble = byte(nibbles, r, i) >> (4 * (j % 2)) & 15;
-                let shift = 2 * (2 * (j % 2) + i / 16);
-                i32::from(nibble | (byte(pairs, r, i % 16) >> shift & 3) << 4)
-            });
-            Sub { q, d, s, m: s.map(|s| d * (-32 * s) as f32) }
+            let pair = byte(pairs, r, i % 16) >> (4 * (j % 2) + 2 * (i / 16)) & 3;
+            bits(nibbles, 4 * (j % 2), 15) | i32::from(pair) << 4
         }
     }
 }
@@ -121,4 +151,26 @@ pub(super) fn narrow(values: &[f32], halves: &mut [u8]) {
     for (value, half) in values.iter().zip(halves.as_chunks_mut::<2>().0) {
         *half = f16::from_f32(*value).to_le_bytes();
     }
+}
+
+/// A row as 8-bit integers: per 32 values one scale, `max |x| / 127`, and the sums of the integers.
+pub(super) fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
+    const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23: adding it leaves the nearest integer in the low bits.
+    let values = x.as_chunks::<QUANT>().0.iter();
+    for ((x, q), block) in values.zip(quants.as_chunks_mut::<QUANT>().0).zip(blocks) {
+        let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
+        for (q, x) in q.iter_mut().zip(x) {
+            *q = x.mul_add(inverse, ROUND).to_bits() as i8;
+        }
+        let sum = |q: &[i8]| q.iter().map(|&q| i32::from(q)).sum::<i32>();
+        *block = act_block(most, sum(&q[..QUANT / 2]), sum(&q[QUANT / 2..]));
+    }
+}
+
+/// From the largest magnitude and the sums of both halves.
+#[inline(always)]
+pub(super) fn act_block(most: f32, low: i32, high: i32) -> ActBlock {
+    let scale = most / 127.0;
+    ActBlock { scale, weighted: scale * (low + high) as f32, halves: [scale * low as f32, scale * high as f32] }
 }

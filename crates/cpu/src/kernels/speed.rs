@@ -3,11 +3,10 @@
 //! Each figure is that of the quickest of many short runs, which a busy machine disturbs least. In cache; what memory
 //! makes of it is measured by the example `speed`.
 
-use super::tests::{Random, type_of};
+use super::tests::{Random, random_blocks};
 use super::*;
-use crate::pack::{pack_tile, tile_bytes};
+use crate::pack::{pack_tile, tile_bytes, type_of};
 use std::time::Instant;
-use tombolo_gguf::quant;
 
 /// Seconds of the quickest of many runs.
 fn quickest(mut work: impl FnMut()) -> f64 {
@@ -29,8 +28,7 @@ fn speed_of_products() {
     for table in Tier::available().into_iter().filter_map(Kernels::of) {
         println!("{:?}, {cols} columns: 10^9 products a second with 1, 4, {rows} rows", table.tier);
         for kind in Kind::ALL {
-            let mut row = Vec::new();
-            quant::encode(type_of(kind), &random.values(cols), &mut row).unwrap();
+            let row = random_blocks(type_of(kind), cols, &mut random);
             let mut tile = vec![0; tile_bytes(kind, cols)];
             pack_tile(kind, &[&row[..]; TILE], &mut tile);
             let (mut quants, mut blocks) = (vec![0; rows * cols], vec![ActBlock::default(); rows * cols / QUANT]);
@@ -77,7 +75,22 @@ fn speed_of_the_rest() {
         let rope = |f: fn(&mut [f32], &[[f32; 2]]), head: &mut [f32]| quickest(|| f(head, &turns)) * 1e9 / 64.0;
         println!("rope_interleaved {:.3} ns a value", rope(table.rope_interleaved, &mut out[..64]));
         println!("rope_half_split {:.3} ns a value", rope(table.rope_half_split, &mut out[..64]));
-        let dot = quickest(|| out[0] = (table.dot)(&x, &w));
-        println!("dot {:.1}·10^9 products a second", 1536.0 / dot * 1e-9);
+        let (w, x) = (random.values(4 * 1536), random.values(24 * 1536));
+        let x: Vec<&[f32]> = x.chunks(1536).collect();
+        let mut sums = vec![[0.0; 4]; 24];
+        for n in [1, 24] {
+            let s = quickest(|| (table.products)(&w, &x[..n], &mut sums));
+            println!("{n} rows: {:.1}·10^9 products in f32 a second", (n * 4 * 1536) as f64 / s * 1e-9);
+        }
+        for (n, dim) in [(1, 64), (3, 64), (48, 64), (4, 128)] {
+            let mut heads = Heads::new();
+            heads.clear(dim);
+            (0..n).for_each(|_| heads.push(&random.values(dim), None));
+            let (k, v) = (random.values(dim * BLOCK), random.values(dim * BLOCK));
+            let scoring = Scoring { scale: 0.1, softcap: None };
+            let valid = vec![0..BLOCK; n];
+            let s = quickest(|| (table.attend)(&mut heads, &valid, &k, &v, scoring));
+            println!("{n} heads of {dim}: {:.1}·10^9 products a second", (2 * n * dim * BLOCK) as f64 / s * 1e-9);
+        }
     }
 }

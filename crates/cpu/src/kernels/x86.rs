@@ -11,7 +11,7 @@
 use super::panel::{PANEL_SUBS, Panel, PanelSub};
 use super::tile::{ActBlock, ActRow, Class, Kind, QUANT, ROWS_MAX, TILE};
 use super::x86_dot::Dot;
-use super::x86_sub::{self as sub, Sub, halves};
+use super::x86_sub::{self as sub, Sub};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -21,9 +21,17 @@ macro_rules! by_kind {
         match $kind {
             Kind::Q4_0 => $function::<$dot, sub::Q4_0>($($arg),*),
             Kind::Q4_1 => $function::<$dot, sub::Q4_1>($($arg),*),
+            Kind::Q5_0 => $function::<$dot, sub::Q5_0>($($arg),*),
+            Kind::Q5_1 => $function::<$dot, sub::Q5_1>($($arg),*),
             Kind::Q8_0 => $function::<$dot, sub::Q8_0>($($arg),*),
+            Kind::IQ4_NL => $function::<$dot, sub::IQ4_NL>($($arg),*),
+            Kind::MXFP4 => $function::<$dot, sub::MXFP4>($($arg),*),
+            Kind::Q2_K => $function::<$dot, sub::Q2_K>($($arg),*),
+            Kind::Q3_K => $function::<$dot, sub::Q3_K>($($arg),*),
             Kind::Q4_K => $function::<$dot, sub::Q4_K>($($arg),*),
+            Kind::Q5_K => $function::<$dot, sub::Q5_K>($($arg),*),
             Kind::Q6_K => $function::<$dot, sub::Q6_K>($($arg),*),
+            Kind::IQ4_XS => $function::<$dot, sub::IQ4_XS>($($arg),*),
         }
     };
 }
@@ -396,34 +404,4 @@ unsafe fn panel_rows<D: Dot, S: Sub, const T: usize, const N: usize>(
             }
         }
     }
-}
-/// Halves as floats, eight at a time.
-///
-/// # Safety
-/// The processor has F16C.
-#[inline(always)]
-pub(super) unsafe fn widen(bytes: &[u8], out: &mut [f32]) {
-    let whole = bytes.len().min(2 * out.len()) / 16;
-    for (bytes, out) in bytes.as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<8>().0) {
-        // SAFETY: 16 bytes in, 8 floats out; the caller vouches for the instructions.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), halves(bytes.as_ptr())) };
-    }
-    super::scalar::widen(&bytes[16 * whole..], &mut out[8 * whole..]);
-}
-
-/// Floats as halves, eight at a time.
-///
-/// # Safety
-/// The processor has F16C.
-#[inline(always)]
-pub(super) unsafe fn narrow(values: &[f32], bytes: &mut [u8]) {
-    let whole = bytes.len().min(2 * values.len()) / 16;
-    for (values, bytes) in values.as_chunks::<8>().0.iter().zip(bytes.as_chunks_mut::<16>().0) {
-        // SAFETY: 8 floats in, 16 bytes out; the caller vouches for the instructions.
-        unsafe {
-            let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(values.as_ptr()));
-            _mm_storeu_si128(bytes.as_mut_ptr().cast(), halves);
-        }
-    }
-    super::scalar::narrow(&values[8 * whole..], &mut bytes[16 * whole..]);
 }

@@ -1,7 +1,8 @@
-//! 32 columns of a tile in registers, one type per [`Kind`](super::Kind): how its bytes become the form that all share.
+//! 32 columns of a tile in registers, one type per [`Kind`]: how its bytes become the form that all share.
 
-use super::tile::Class;
+use super::tile::{Class, Kind, QUANT};
 use std::arch::x86_64::*;
+use tombolo_gguf::quant::{iq4_nl, mxfp4};
 
 /// 32 columns of 8 rows. Each type fits the functions to its [`Class`]; those of other classes give zeros, which are
 /// never used.
@@ -61,14 +62,95 @@ unsafe fn eight_signed(bytes: *const u8) -> __m256i {
     unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(bytes.cast())) }
 }
 
-/// Lower or upper nibbles of 32 bytes.
+/// `width` bits of each of 32 bytes, from bit `first` on.
 #[inline(always)]
-unsafe fn nibbles(bytes: *const u8, upper: bool) -> __m256i {
+unsafe fn bits(bytes: *const u8, first: usize, width: usize) -> __m256i {
     // SAFETY: as `load`.
     unsafe {
-        let both = load(bytes);
-        let shifted = if upper { _mm256_srli_epi16::<4>(both) } else { both };
-        _mm256_and_si256(shifted, _mm256_set1_epi8(15))
+        let shifted = _mm256_srl_epi16(load(bytes), _mm_cvtsi32_si128(first as i32));
+        _mm256_and_si256(shifted, _mm256_set1_epi8((1 << width) - 1))
+    }
+}
+
+/// Group `g` of 32 columns whose nibbles lie in 128 bytes: low nibbles first, then high ones.
+#[inline(always)]
+unsafe fn nibbles(bytes: *const u8, g: usize) -> __m256i {
+    // SAFETY: as `load`.
+    unsafe { bits(bytes.add(32 * (g % 4)), 4 * (g / 4), 4) }
+}
+
+/// Group `g` of sub-block `j` whose nibbles lie beside those of its neighbour, 256 bytes for two.
+#[inline(always)]
+unsafe fn paired(bytes: *const u8, j: usize, g: usize) -> __m256i {
+    // SAFETY: as `load`.
+    unsafe { bits(bytes.add(j / 2 * 256 + 32 * g), 4 * (j % 2), 4) }
+}
+
+/// Group `g` of sub-block `j` of two bits a column, 64 bytes a sub-block.
+#[inline(always)]
+unsafe fn twos(bytes: *const u8, j: usize, g: usize) -> __m256i {
+    // SAFETY: as `load`.
+    unsafe { bits(bytes.add(64 * j + 32 * (g / 4)), 2 * (g % 4), 2) }
+}
+
+/// Quants with further bits above their lower `WIDTH`.
+#[inline(always)]
+unsafe fn above<const WIDTH: i32>(low: __m256i, high: __m256i) -> __m256i {
+    // SAFETY: the caller vouches for the instructions.
+    unsafe { _mm256_or_si256(low, _mm256_slli_epi16::<WIDTH>(high)) }
+}
+
+/// What nibbles stand for.
+#[inline(always)]
+unsafe fn looked_up(nibbles: __m256i, levels: &[i8; 16]) -> __m256i {
+    // SAFETY: 16 bytes are read; the caller vouches for the instructions.
+    unsafe {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(levels.as_ptr().cast()));
+        _mm256_shuffle_epi8(table, nibbles)
+    }
+}
+
+/// A sub-block's 6-bit scales or, from bit 4 of the lower and bit 2 of the upper parts on, offsets.
+#[inline(always)]
+unsafe fn six(scales: *const u8, j: usize, offsets: bool) -> __m256 {
+    // SAFETY: 96 bytes, as the caller vouches.
+    unsafe {
+        let (low, high) = (eight(scales.add(8 * j)), eight(scales.add(64 + 8 * (j / 2))));
+        let by = |n: usize| _mm_cvtsi32_si128(n as i32);
+        let low = _mm256_and_si256(_mm256_srl_epi32(low, by(4 * usize::from(offsets))), _mm256_set1_epi32(15));
+        let high = _mm256_srl_epi32(high, by(4 * (j % 2) + 2 * usize::from(offsets)));
+        let high = _mm256_slli_epi32::<4>(_mm256_and_si256(high, _mm256_set1_epi32(3)));
+        _mm256_cvtepi32_ps(_mm256_or_si256(low, high))
+    }
+}
+
+/// `d · factor · s` of eight signed bytes `s`.
+#[inline(always)]
+unsafe fn scaled(d: *const u8, s: *const u8, factor: i32) -> __m256 {
+    // SAFETY: as `halves` and `eight_signed`.
+    unsafe {
+        let s = _mm256_mullo_epi32(eight_signed(s), _mm256_set1_epi32(factor));
+        _mm256_mul_ps(halves(d), _mm256_cvtepi32_ps(s))
+    }
+}
+
+/// Eight halves times a number.
+#[inline(always)]
+unsafe fn times(d: *const u8, factor: f32) -> __m256 {
+    // SAFETY: as `halves`.
+    unsafe { _mm256_mul_ps(halves(d), _mm256_set1_ps(factor)) }
+}
+
+/// `2^(e - 128)` of eight bytes `e`.
+#[inline(always)]
+unsafe fn power(e: *const u8) -> __m256 {
+    // SAFETY: as `eight`.
+    unsafe {
+        let e = eight(e);
+        let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
+        let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
+        let is_normal = _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1));
+        _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, is_normal))
     }
 }
 
@@ -86,192 +168,143 @@ unsafe fn minus(x: __m256) -> __m256 {
     unsafe { _mm256_xor_ps(x, _mm256_set1_ps(-0.0)) }
 }
 
-#[derive(Clone, Copy)]
-#[allow(non_camel_case_types)]
-pub(super) struct Q4_0(*const u8);
+/// One type per kind: the bytes `b` of a block from which sub-block `j` gives a group `g`, factors, offsets and scales.
+macro_rules! subs {
+    ($($kind:ident {
+        group($gb:ident, $gj:ident, $g:ident) $group:block
+        d($db:ident, $dj:ident) $d:block
+        $(m($mb:ident, $mj:ident, $mh:ident) $m:block)?
+        $(s($sb:ident, $sj:ident, $sh:ident) $s:block)?
+    })*) => {
+        $(
+            #[derive(Clone, Copy)]
+            #[allow(non_camel_case_types)]
+            pub(super) struct $kind(*const u8, usize);
 
-impl Sub for Q4_0 {
-    const CLASS: Class = Class::Offset { adds: 8 };
-    const COUNT: usize = 1;
-    const BYTES: usize = 144;
+            #[allow(unused_variables)]
+            impl Sub for $kind {
+                const CLASS: Class = Kind::$kind.class();
+                const COUNT: usize = Kind::$kind.block_cols() / QUANT;
+                const BYTES: usize = Kind::$kind.block_bytes();
 
-    #[inline(always)]
-    unsafe fn at(block: *const u8, _: usize) -> Self {
-        Self(block)
-    }
-    #[inline(always)]
-    unsafe fn group(&self, g: usize) -> __m256i {
-        // SAFETY: one whole block.
-        unsafe { nibbles(self.0.add(16 + 32 * (g % 4)), g >= 4) }
-    }
-    #[inline(always)]
-    unsafe fn d(&self) -> __m256 {
-        // SAFETY: as above.
-        unsafe { halves(self.0) }
-    }
-    #[inline(always)]
-    unsafe fn m(&self, _: usize) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_mul_ps(_mm256_set1_ps(-8.0), halves(self.0)) }
-    }
+                #[inline(always)]
+                unsafe fn at(block: *const u8, j: usize) -> Self {
+                    Self(block, j)
+                }
+                #[inline(always)]
+                unsafe fn group(&self, $g: usize) -> __m256i {
+                    let Self($gb, $gj) = *self;
+                    // SAFETY: one whole block.
+                    unsafe { $group }
+                }
+                #[inline(always)]
+                unsafe fn d(&self) -> __m256 {
+                    let Self($db, $dj) = *self;
+                    // SAFETY: as above.
+                    unsafe { $d }
+                }
+                $(
+                    #[inline(always)]
+                    unsafe fn m(&self, $mh: usize) -> __m256 {
+                        let Self($mb, $mj) = *self;
+                        // SAFETY: as above.
+                        unsafe { $m }
+                    }
+                )?
+                $(
+                    #[inline(always)]
+                    unsafe fn s(&self, $sh: usize) -> __m256i {
+                        let Self($sb, $sj) = *self;
+                        // SAFETY: as above.
+                        unsafe { $s }
+                    }
+                )?
+            }
+        )*
+    };
 }
 
-#[derive(Clone, Copy)]
-#[allow(non_camel_case_types)]
-pub(super) struct Q4_1(*const u8);
-
-impl Sub for Q4_1 {
-    const CLASS: Class = Class::Offset { adds: 8 };
-    const COUNT: usize = 1;
-    const BYTES: usize = 160;
-
-    #[inline(always)]
-    unsafe fn at(block: *const u8, _: usize) -> Self {
-        Self(block)
+subs! {
+    Q4_0 {
+        group(b, j, g) { nibbles(b.add(16), g) }
+        d(b, j) { halves(b) }
+        m(b, j, h) { times(b, -8.0) }
     }
-    #[inline(always)]
-    unsafe fn group(&self, g: usize) -> __m256i {
-        // SAFETY: one whole block.
-        unsafe { nibbles(self.0.add(32 + 32 * (g % 4)), g >= 4) }
+    Q4_1 {
+        group(b, j, g) { nibbles(b.add(32), g) }
+        d(b, j) { halves(b) }
+        m(b, j, h) { halves(b.add(16)) }
     }
-    #[inline(always)]
-    unsafe fn d(&self) -> __m256 {
-        // SAFETY: as above.
-        unsafe { halves(self.0) }
+    Q5_0 {
+        group(b, j, g) { above::<4>(nibbles(b.add(16), g), bits(b.add(144), g, 1)) }
+        d(b, j) { halves(b) }
+        m(b, j, h) { times(b, -16.0) }
     }
-    #[inline(always)]
-    unsafe fn m(&self, _: usize) -> __m256 {
-        // SAFETY: as above.
-        unsafe { halves(self.0.add(16)) }
+    Q5_1 {
+        group(b, j, g) { above::<4>(nibbles(b.add(32), g), bits(b.add(160), g, 1)) }
+        d(b, j) { halves(b) }
+        m(b, j, h) { halves(b.add(16)) }
     }
-}
-
-#[derive(Clone, Copy)]
-#[allow(non_camel_case_types)]
-pub(super) struct Q8_0(*const u8);
-
-impl Sub for Q8_0 {
-    const CLASS: Class = Class::Signed;
-    const COUNT: usize = 1;
-    const BYTES: usize = 272;
-
-    #[inline(always)]
-    unsafe fn at(block: *const u8, _: usize) -> Self {
-        Self(block)
+    Q8_0 {
+        group(b, j, g) { load(b.add(16 + 32 * g)) }
+        d(b, j) { halves(b) }
     }
-    #[inline(always)]
-    unsafe fn group(&self, g: usize) -> __m256i {
-        // SAFETY: one whole block.
-        unsafe { load(self.0.add(16 + 32 * g)) }
+    IQ4_NL {
+        group(b, j, g) { looked_up(nibbles(b.add(16), g), &iq4_nl::LEVELS) }
+        d(b, j) { halves(b) }
     }
-    #[inline(always)]
-    unsafe fn d(&self) -> __m256 {
-        // SAFETY: as above.
-        unsafe { halves(self.0) }
+    MXFP4 {
+        group(b, j, g) { looked_up(nibbles(b.add(8), g), &MXFP4_LEVELS) }
+        d(b, j) { power(b) }
+        m(b, j, h) { _mm256_mul_ps(power(b), _mm256_set1_ps(-12.0)) }
     }
-}
-
-#[derive(Clone, Copy)]
-#[allow(non_camel_case_types)]
-pub(super) struct Q4_K(*const u8, usize);
-
-impl Q4_K {
-    /// Scales, or offsets where `shift` is 4 and `place` 2, of the sub-block.
-    #[inline(always)]
-    unsafe fn six<const SHIFT: i32>(&self, place: i32) -> __m256 {
-        // SAFETY: one whole block.
-        unsafe {
-            let low = _mm256_srli_epi32::<SHIFT>(eight(self.0.add(32 + 8 * self.1)));
-            let low = _mm256_and_si256(low, _mm256_set1_epi32(15));
-            let shift = _mm_cvtsi32_si128(place + 4 * (self.1 as i32 % 2));
-            let high = _mm256_srl_epi32(eight(self.0.add(96 + 8 * (self.1 / 2))), shift);
-            let high = _mm256_slli_epi32::<4>(_mm256_and_si256(high, _mm256_set1_epi32(3)));
-            _mm256_cvtepi32_ps(_mm256_or_si256(low, high))
+    Q2_K {
+        group(b, j, g) { twos(b.add(160), j, g) }
+        d(b, j) { halves(b) }
+        m(b, j, h) {
+            let m = _mm256_srli_epi32::<4>(eight(b.add(32 + 8 * (2 * j + h))));
+            minus(_mm256_mul_ps(halves(b.add(16)), _mm256_cvtepi32_ps(m)))
         }
+        s(b, j, h) { pairs(_mm256_and_si256(eight(b.add(32 + 8 * (2 * j + h))), _mm256_set1_epi32(15))) }
     }
-}
-
-impl Sub for Q4_K {
-    const CLASS: Class = Class::Offset { adds: 8 };
-    const COUNT: usize = 8;
-    const BYTES: usize = 1152;
-
-    #[inline(always)]
-    unsafe fn at(block: *const u8, j: usize) -> Self {
-        Self(block, j)
+    Q3_K {
+        group(b, j, g) { above::<2>(twos(b.add(144), j, g), bits(b.add(656 + 32 * j), g, 1)) }
+        d(b, j) { halves(b) }
+        m(b, j, h) { scaled(b, b.add(16 + 8 * (2 * j + h)), -4) }
+        s(b, j, h) { pairs(eight_signed(b.add(16 + 8 * (2 * j + h)))) }
     }
-    #[inline(always)]
-    unsafe fn group(&self, g: usize) -> __m256i {
-        // SAFETY: one whole block.
-        unsafe {
-            let both = load(self.0.add(128 + self.1 / 2 * 256 + 32 * g));
-            let shift = _mm_cvtsi32_si128(4 * (self.1 as i32 % 2));
-            _mm256_and_si256(_mm256_srl_epi16(both, shift), _mm256_set1_epi8(15))
+    Q4_K {
+        group(b, j, g) { paired(b.add(128), j, g) }
+        d(b, j) { _mm256_mul_ps(halves(b), six(b.add(32), j, false)) }
+        m(b, j, h) { minus(_mm256_mul_ps(halves(b.add(16)), six(b.add(32), j, true))) }
+    }
+    Q5_K {
+        group(b, j, g) { above::<4>(paired(b.add(128), j, g), bits(b.add(1152 + 32 * j), g, 1)) }
+        d(b, j) { _mm256_mul_ps(halves(b), six(b.add(32), j, false)) }
+        m(b, j, h) { minus(_mm256_mul_ps(halves(b.add(16)), six(b.add(32), j, true))) }
+    }
+    Q6_K {
+        group(b, j, g) {
+            let pairs = b.add(144 + j / 2 * 384 + 256 + 32 * (g % 4));
+            above::<4>(bits(b.add(144 + j / 2 * 384 + 32 * g), 4 * (j % 2), 4), bits(pairs, 4 * (j % 2) + 2 * (g / 4), 2))
         }
+        d(b, j) { halves(b) }
+        m(b, j, h) { scaled(b, b.add(16 + 8 * (2 * j + h)), -32) }
+        s(b, j, h) { pairs(eight_signed(b.add(16 + 8 * (2 * j + h)))) }
     }
-    #[inline(always)]
-    unsafe fn d(&self) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_mul_ps(halves(self.0), self.six::<0>(0)) }
-    }
-    #[inline(always)]
-    unsafe fn m(&self, _: usize) -> __m256 {
-        // SAFETY: as above.
-        unsafe { minus(_mm256_mul_ps(halves(self.0.add(16)), self.six::<4>(2))) }
+    IQ4_XS {
+        group(b, j, g) { looked_up(nibbles(b.add(80 + 128 * j), g), &iq4_nl::LEVELS) }
+        d(b, j) { scaled(b, b.add(16 + 8 * j), 1) }
     }
 }
 
-#[derive(Clone, Copy)]
-#[allow(non_camel_case_types)]
-pub(super) struct Q6_K(*const u8, usize);
-
-impl Q6_K {
-    #[inline(always)]
-    unsafe fn scales(&self, half: usize) -> __m256i {
-        // SAFETY: one whole block.
-        unsafe { eight_signed(self.0.add(16 + 8 * (2 * self.1 + half))) }
+/// Those of the type, made unsigned.
+const MXFP4_LEVELS: [i8; 16] = {
+    let mut levels = mxfp4::LEVELS;
+    let mut i = 0;
+    while i < 16 {
+        levels[i] += 12;
+        i += 1;
     }
-}
-
-impl Sub for Q6_K {
-    const CLASS: Class = Class::Halves { adds: 2 };
-    const COUNT: usize = 8;
-    const BYTES: usize = 1680;
-
-    #[inline(always)]
-    unsafe fn at(block: *const u8, j: usize) -> Self {
-        Self(block, j)
-    }
-    #[inline(always)]
-    unsafe fn group(&self, g: usize) -> __m256i {
-        // SAFETY: one whole block.
-        unsafe {
-            let chunk = self.0.add(144 + self.1 / 2 * 384);
-            let odd = self.1 as i32 % 2;
-            let low = _mm256_srl_epi16(load(chunk.add(32 * g)), _mm_cvtsi32_si128(4 * odd));
-            let low = _mm256_and_si256(low, _mm256_set1_epi8(15));
-            let high =
-                _mm256_srl_epi16(load(chunk.add(256 + 32 * (g % 4))), _mm_cvtsi32_si128(4 * odd + 2 * (g as i32 / 4)));
-            let high = _mm256_slli_epi16::<4>(_mm256_and_si256(high, _mm256_set1_epi8(3)));
-            _mm256_or_si256(low, high)
-        }
-    }
-    #[inline(always)]
-    unsafe fn d(&self) -> __m256 {
-        // SAFETY: as above.
-        unsafe { halves(self.0) }
-    }
-    #[inline(always)]
-    unsafe fn m(&self, half: usize) -> __m256 {
-        // SAFETY: as above.
-        unsafe {
-            let offset = _mm256_mullo_epi32(self.scales(half), _mm256_set1_epi32(-32));
-            _mm256_mul_ps(halves(self.0), _mm256_cvtepi32_ps(offset))
-        }
-    }
-    #[inline(always)]
-    unsafe fn s(&self, half: usize) -> __m256i {
-        // SAFETY: as above.
-        unsafe { pairs(self.scales(half)) }
-    }
-}
+    levels
+};

@@ -6,7 +6,7 @@ use crate::kernels::tests::Random;
 use crate::kernels::{BLOCK, Kernels, Scoring, Tier};
 use crate::kv::Kv;
 use crate::pool::Pool;
-use tombolo_model::{KvGroup, KvType, Row, Sequence, Step, Token};
+use tombolo_model::{KvGroup, KvType, Row, Sequence, Step, Token, Values};
 
 /// What an attention operation is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ struct Case {
 
 fn case(kind: KvType, heads: usize, kv_heads: usize, dim: usize) -> Case {
     let mut random = Random::new(9);
-    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim, window: None };
+    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim, values: Values::Own, window: None };
     let kernels = Kernels::of(Tier::best()).unwrap();
     let mut kv = Kv::new(&group, 8, kind).unwrap();
     // What lies in a cache beyond a sequence's end must not matter.

@@ -79,6 +79,7 @@ fn run(case: &Case, rows: std::ops::Range<usize>, start: Option<&[f32]>, tier: T
         up: case.up.stack(case.with_bias),
         down: case.down.stack(case.with_bias),
         width: WIDTH,
+        first: 0,
         activation: Activation::Silu,
         accumulate: start.is_some(),
     };

@@ -5,7 +5,7 @@ use tombolo_cuda::driver::DevicePtr;
 use tombolo_cuda::kernels::attention::{
     Attention, CacheType, Shape, attention_decode, attention_rows, layer_bytes, rope_kv_write,
 };
-use tombolo_model::{BLOCK_TOKENS, KvGroup, RopeStyle};
+use tombolo_model::{BLOCK_TOKENS, KvGroup, RopeStyle, Values};
 
 const BLOCKS: usize = 512;
 
@@ -77,7 +77,14 @@ struct Cache {
 
 impl Cache {
     fn new(shape: Shape) -> Self {
-        let group = KvGroup { name: "kv", layers: 1, kv_heads: shape.kv_heads, head_dim: shape.head_dim, window: None };
+        let group = KvGroup {
+            name: "kv",
+            layers: 1,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            values: Values::Own,
+            window: None,
+        };
         let poison = if shape.cache == CacheType::F16 { 0x7e00_7e00u32 } else { f32::NAN.to_bits() };
         Self { shape, words: vec![poison; layer_bytes(&group, BLOCKS, shape.cache) / 4] }
     }

@@ -119,10 +119,16 @@ impl Builder<'_> {
     }
 
     /// Gates and ups of all experts, from tensors of their own or from one in which the ups follow the gates.
-    pub(super) fn expert_inputs(&mut self, layer: usize, e: &Experts) -> Result<[ExpertMatrix; 2], ModelError> {
+    pub(super) fn expert_inputs(
+        &mut self,
+        layer: usize,
+        e: &Experts,
+        whole: bool,
+    ) -> Result<[ExpertMatrix; 2], ModelError> {
         let fused = format!("blk.{layer}.ffn_gate_up_exps.weight");
         let is_fused = self.gguf.tensor(&fused).is_some();
-        let (count, rows, cols, split) = (e.count, e.width, self.config.hidden, Split::Rows { unit: 1 });
+        let split = if whole { Split::Matrices } else { Split::Rows { unit: 1 } };
+        let (count, rows, cols) = (e.count, e.width, self.config.hidden);
         let mut matrices = Vec::with_capacity(2);
         for (name, first) in [("ffn_gate_exps", 0), ("ffn_up_exps", rows)] {
             let own = format!("blk.{layer}.{name}.weight");
@@ -136,12 +142,54 @@ impl Builder<'_> {
     }
 
     /// What brings all experts' results back to the width of the residual stream.
-    pub(super) fn expert_output(&mut self, layer: usize, e: &Experts) -> Result<ExpertMatrix, ModelError> {
+    pub(super) fn expert_output(&mut self, layer: usize, e: &Experts, whole: bool) -> Result<ExpertMatrix, ModelError> {
         let name = format!("blk.{layer}.ffn_down_exps.weight");
-        let (rows, split) = (self.config.hidden, Split::Cols { unit: 1 });
+        let split = if whole { Split::Matrices } else { Split::Cols { unit: 1 } };
+        let rows = self.config.hidden;
         let found = self.find(&Wanted { name: &name, count: e.count, rows, cols: e.width, part: None, split })?;
         let weight = self.hold(found);
-        Ok(ExpertMatrix { weight, bias: self.bias_on_rank_0(layer, "ffn_down_exps", e.count, e.bias)? })
+        let bias = match whole {
+            true => self.bias(layer, "ffn_down_exps", e.count, rows, split, e.bias)?,
+            false => self.bias_on_rank_0(layer, "ffn_down_exps", e.count, e.bias)?,
+        };
+        Ok(ExpertMatrix { weight, bias })
+    }
+
+    /// Whether a layer's experts are shared out whole, because cutting each of them would cut a block.
+    pub(super) fn experts_stay_whole(&self, layer: usize, e: &Experts) -> Result<bool, ModelError> {
+        let name = format!("blk.{layer}.ffn_down_exps.weight");
+        let (rows, cols, split) = (self.config.hidden, e.width, Split::Cols { unit: 1 });
+        let wanted = Wanted { name: &name, count: e.count, rows, cols, part: None, split };
+        match weight(self.gguf, &wanted, self.shard()) {
+            Err(ModelError::IllegalSplit { .. }) => Ok(true),
+            other => other.map(|_| false),
+        }
+    }
+
+    /// A matrix for every query head of this rank, which may be a part of a larger one's rows.
+    pub(super) fn head_matrices(
+        &mut self,
+        name: &str,
+        [rows, cols]: [usize; 2],
+        part: Option<(usize, usize)>,
+    ) -> Result<WeightId, ModelError> {
+        let (count, split) = (self.config.attention.heads, Split::Matrices);
+        let found = self.find(&Wanted { name, count, rows, cols, part, split })?;
+        Ok(self.hold(found))
+    }
+
+    /// Some rows of a matrix that every rank holds.
+    pub(super) fn rows_of(
+        &mut self,
+        layer: usize,
+        name: &str,
+        [first, rows, all]: [usize; 3],
+        cols: usize,
+    ) -> Result<WeightId, ModelError> {
+        let name = format!("blk.{layer}.{name}.weight");
+        let part = Some((first, all));
+        let found = self.find(&Wanted { name: &name, count: 1, rows, cols, part, split: Split::Replicate })?;
+        Ok(self.hold(found))
     }
 
     /// Rows that this rank will hold of a matrix of a block.

@@ -95,8 +95,8 @@ impl Keys<'_> {
     }
 
     /// What would change the result and is not computed is refused, never ignored.
-    pub(super) fn refuse_unsupported(&self) -> Result<(), ModelError> {
-        for (key, harmless) in UNSUPPORTED {
+    pub(super) fn refuse_unsupported(&self, computed: &[&str]) -> Result<(), ModelError> {
+        for (key, harmless) in UNSUPPORTED.iter().filter(|(key, _)| !computed.contains(key)) {
             let name = self.name(key);
             let Some(value) = self.meta.get(&name) else { continue };
             let is_harmless = match harmless {

@@ -59,6 +59,11 @@ pub(super) fn scaled(gguf: &Gguf, keys: &Keys, rule: RopeRule, rotated: usize) -
     Ok(rope)
 }
 
+/// Whether the context was stretched by YaRN.
+pub(super) fn is_yarn(keys: &Keys) -> bool {
+    keys.meta.str(&keys.name("rope.scaling.type")) == Some("yarn")
+}
+
 /// Pairs that turn often within the trained context stay, those that never turn once are slowed by `factor`, the others
 /// in between (YaRN, Peng et al. 2023, section 3.2 and equation 22 for the magnitude).
 fn yarn(

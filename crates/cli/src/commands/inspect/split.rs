@@ -45,11 +45,12 @@ pub(super) fn sizes(gguf: &Gguf, config: &Config, legal: &[usize]) -> Vec<Size> 
         let programs = (0..ranks).map(|rank| Program::build(gguf, config, Shard { rank, size: ranks }));
         let programs: Vec<Program> = programs.collect::<Result<_, _>>().ok()?;
         let most = |f: &dyn Fn(&Program) -> usize| programs.iter().map(f).max().unwrap_or(0);
-        let copied = |p: &Program| p.weights.iter().filter(|w| is_copied(w, gguf)).map(Weight::bytes).sum();
+        // Of two ranks, as all are cut alike.
+        let copied = |p: &Program| p.weights.iter().filter(|w| is_copied(w, &programs[1..])).map(Weight::bytes).sum();
         Some(Size {
             ranks,
             weight_bytes: most(&Program::weight_bytes),
-            copied_bytes: if ranks == 1 { 0 } else { most(&copied) },
+            copied_bytes: if ranks == 1 { 0 } else { copied(&programs[0]) },
             kv_bytes_per_token: most(&kv_bytes_per_token),
             weight_bytes_per_token: most(&Program::weight_bytes_per_token),
         })
@@ -61,15 +62,16 @@ fn kv_bytes_per_token(program: &Program) -> usize {
     program.groups.iter().map(|g| g.layers * g.values_per_token() * KV_VALUE_BYTES).sum()
 }
 
-/// Whether a rank holds the whole tensor.
-fn is_copied(weight: &Weight, gguf: &Gguf) -> bool {
-    gguf.tensor(&weight.tensor).is_some_and(|t| t.bytes == weight.bytes() as u64)
+/// Whether another rank holds the very same.
+fn is_copied(weight: &Weight, others: &[Program]) -> bool {
+    others.first().is_some_and(|other| other.weights.contains(weight))
 }
 
 /// The tensors by their place in a block, in the file's order.
 pub(super) fn roles(gguf: &Gguf, config: &Config, legal: &[usize]) -> Vec<Role> {
     let several = legal.iter().find(|&&ranks| ranks > 1);
-    let program = several.and_then(|&size| Program::build(gguf, config, Shard { rank: 0, size }).ok());
+    let program = |rank| several.and_then(|&size| Program::build(gguf, config, Shard { rank, size }).ok());
+    let (program, other): (_, Vec<Program>) = (program(0), program(1).into_iter().collect());
     let mut held: HashMap<&str, Vec<&Weight>> = HashMap::new();
     for weight in program.iter().flat_map(|p| &p.weights) {
         held.entry(&weight.tensor).or_default().push(weight);
@@ -80,7 +82,7 @@ pub(super) fn roles(gguf: &Gguf, config: &Config, legal: &[usize]) -> Vec<Role> 
         let name = role(&tensor.name);
         let place = *places.entry(name.clone()).or_insert_with(|| {
             // A table may be looked up in whole and multiplied with by parts.
-            let split = held.get(tensor.name.as_str()).map(|w| w.iter().map(|w| split(w, gguf)).collect());
+            let split = held.get(tensor.name.as_str()).map(|w| w.iter().map(|w| split(w, &other)).collect());
             roles.push(Role { name, tensors: 0, dims: tensor.dims.clone(), types: Vec::new(), bytes: 0, split });
             roles.len() - 1
         });
@@ -101,12 +103,13 @@ fn role(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-fn split(weight: &Weight, gguf: &Gguf) -> &'static str {
+fn split(weight: &Weight, others: &[Program]) -> &'static str {
     match weight.slice {
+        _ if is_copied(weight, others) => "copied",
         Slice::Rows { .. } => "by rows",
         Slice::Cols { .. } => "by columns",
-        Slice::Whole if is_copied(weight, gguf) => "copied",
-        Slice::Whole => "by experts",
+        Slice::Whole if weight.tensor.contains("_exps") => "by experts",
+        Slice::Whole => "by heads",
     }
 }
 

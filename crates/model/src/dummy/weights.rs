@@ -1,59 +1,80 @@
 //! Random weights of every type, quick to make: random bytes with sane scales stamped in, or entries of a table of
 //! encoded values. Their spread gives a matrix about unit gain, so activations and logits stay finite at any depth.
 
-use anyhow::{Result, bail};
-use std::io::Write;
-use tombolo_gguf::{TensorType, Writer, quant};
+use tombolo_gguf::quant::QuantError;
+use tombolo_gguf::{TensorInfo, TensorType, quant};
 
-/// Bytes made at a time, about.
-const CHUNK: u64 = 1 << 20;
 /// Encoded values to draw from, for types without blocks; a power of two.
 const TABLE: usize = 1 << 14;
+/// Bytes made at a time, about.
+const CHUNK: usize = 1 << 20;
 
-/// Writes a tensor's data: of one dimension, norm weights around 1; of more, a matrix.
-pub(super) fn write<W: Write>(
-    writer: &mut Writer<W>,
-    name: &str,
-    dims: &[u64],
-    ty: TensorType,
+/// A tensor's bytes: of one dimension norm weights around 1, or biases around 0; of more, matrices. The same for the same
+/// seed, name, shape and type.
+///
+/// # Errors
+/// A type that no weights can be made of.
+pub fn bytes(info: &TensorInfo, seed: u64) -> Result<Vec<u8>, QuantError> {
+    let mut all = Vec::with_capacity(info.bytes as usize);
+    each_chunk(info, seed, |chunk| {
+        all.extend_from_slice(chunk);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Hands the bytes of [`bytes`] to `write` part by part: nothing large is held.
+///
+/// # Errors
+/// As [`bytes`], or what `write` says.
+pub fn each_chunk<E: From<QuantError>>(
+    info: &TensorInfo,
     seed: u64,
-) -> Result<()> {
-    let mut random = Random::of(seed, name);
-    if dims.len() == 1 {
-        let values: Vec<f32> = (0..dims[0]).map(|_| 0.75 + 0.5 * random.unit()).collect();
+    mut write: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut random = Random::of(seed, &info.name);
+    if info.dims.len() == 1 {
+        let is_bias = info.name.ends_with(".bias");
+        let value = |random: &mut Random| if is_bias { 0.02 * random.normal() } else { 0.75 + 0.5 * random.unit() };
+        let values: Vec<f32> = (0..info.dims[0]).map(|_| value(&mut random)).collect();
         let mut bytes = Vec::new();
-        quant::encode(ty, &values, &mut bytes)?;
-        writer.data(&bytes)?;
-        return Ok(());
+        quant::encode(info.ty, &values, &mut bytes)?;
+        return write(&bytes);
     }
-    let spread = 1.0 / (dims[0] as f32).sqrt();
-    let size = ty.block_bytes() as u64;
-    let mut left = dims.iter().product::<u64>() / ty.block_len() as u64;
-    let per_chunk = (CHUNK / size).max(1);
-    let mut chunk = vec![0; (per_chunk * size) as usize];
-    let maker = Maker::new(ty, spread, &mut random)?;
+    let spread = 1.0 / (info.dims[0] as f32).sqrt();
+    let maker = Maker::new(info.ty, spread, &mut random)?;
+    let size = info.ty.block_bytes();
+    let mut left = info.bytes as usize;
+    let mut chunk = vec![0; ((CHUNK / size).max(1) * size).min(left)];
     while left > 0 {
-        let blocks = left.min(per_chunk);
-        let bytes = &mut chunk[..(blocks * size) as usize];
-        maker.fill(bytes, &mut random);
-        writer.data(bytes)?;
-        left -= blocks;
+        let bytes = left.min(chunk.len());
+        maker.fill(&mut chunk[..bytes], &mut random);
+        write(&chunk[..bytes])?;
+        left -= bytes;
     }
     Ok(())
 }
 
+/// That weights of this type can be made.
+///
+/// # Errors
+/// The type, where they cannot.
+pub fn check(ty: TensorType) -> Result<(), QuantError> {
+    Maker::new(ty, 1.0, &mut Random(1)).map(|_| ())
+}
+
 /// How blocks of a type are made.
 enum Maker {
-    /// Random bytes, with these halves stamped in at these places.
-    Stamped { size: usize, halves: Vec<(usize, [u8; 2])> },
+    /// Random bytes, with these stamped in at these places.
+    Stamped { size: usize, stamps: Vec<(usize, Vec<u8>)> },
     /// Entries of `size` bytes out of a table.
     Drawn { size: usize, table: Vec<u8> },
 }
 
 impl Maker {
-    fn new(ty: TensorType, spread: f32, random: &mut Random) -> Result<Self> {
+    fn new(ty: TensorType, spread: f32, random: &mut Random) -> Result<Self, QuantError> {
         let size = ty.block_bytes();
-        // Places of the scales in a block, relative to the first; minima centre the values on zero.
+        // Places of the scales (f16) in a block, relative to the first; minima centre the values on zero.
         let scales: &[(usize, f32)] = match ty {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 => {
                 let values: Vec<f32> = (0..TABLE).map(|_| spread * random.normal()).collect();
@@ -61,15 +82,26 @@ impl Maker {
                 quant::encode(ty, &values, &mut table)?;
                 return Ok(Self::Drawn { size, table });
             }
-            TensorType::Q4_0 | TensorType::Q8_0 => &[(0, 1.0)],
+            TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 | TensorType::IQ4_NL | TensorType::IQ4_XS => {
+                &[(0, 1.0)]
+            }
             TensorType::Q4_1 => &[(0, 1.0), (2, -7.5)],
+            TensorType::Q5_1 => &[(0, 1.0), (2, -15.5)],
             TensorType::Q4_K => &[(0, 1.0), (2, 7.5)],
+            TensorType::Q5_K => &[(0, 1.0), (2, 15.5)],
+            TensorType::Q2_K => &[(80, 1.0), (82, 1.5)],
+            TensorType::Q3_K => &[(108, 1.0)],
             TensorType::Q6_K => &[(208, 1.0)],
-            _ => bail!("no random weights of type {ty}"),
+            // One byte, a power of two: 2^(e - 128) times values of about 6 at the most.
+            TensorType::MXFP4 => {
+                let exponent = (128.0 + (spread / 3.5).log2().round()).clamp(1.0, 254.0) as u8;
+                return Ok(Self::Stamped { size, stamps: vec![(0, vec![exponent])] });
+            }
+            _ => return Err(QuantError::Unsupported { ty }),
         };
-        let stamped = |scale: f32| Self::Stamped {
-            size,
-            halves: scales.iter().map(|&(at, share)| (at, half::f16::from_f32(scale * share).to_le_bytes())).collect(),
+        let stamped = |scale: f32| {
+            let half = |share: f32| half::f16::from_f32(scale * share).to_le_bytes().to_vec();
+            Self::Stamped { size, stamps: scales.iter().map(|&(at, share)| (at, half(share))).collect() }
         };
         // What spread a scale of 1 gives is measured, not derived.
         let mut trial = vec![0; 64 * size];
@@ -83,11 +115,11 @@ impl Maker {
     /// Fills whole blocks.
     fn fill(&self, bytes: &mut [u8], random: &mut Random) {
         match self {
-            Self::Stamped { size, halves } => {
+            Self::Stamped { size, stamps } => {
                 random.fill(bytes);
                 for block in bytes.chunks_exact_mut(*size) {
-                    for &(at, half) in halves {
-                        block[at..at + 2].copy_from_slice(&half);
+                    for (at, stamp) in stamps {
+                        block[*at..at + stamp.len()].copy_from_slice(stamp);
                     }
                 }
             }
