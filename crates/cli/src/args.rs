@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use tombolo_model::Sampling;
+use tombolo_model::{KvType, Sampling};
 
 /// clap knows short options of one letter only: `-tp N` is taken for `--tensor-parallel-size N`.
 pub(crate) fn rewritten(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -161,6 +161,37 @@ impl From<Arith> for tombolo_model::Arith {
     }
 }
 
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+#[allow(non_camel_case_types)]
+pub(crate) enum KvCacheType {
+    /// f16; f32 with f32 arithmetic
+    Auto,
+    /// 4 bytes a value
+    F32,
+    /// 2 bytes
+    F16,
+    /// 2 bytes, less precise than f16 and never too large for it
+    Bf16,
+    /// 1 byte, and a scale for every 32
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl KvCacheType {
+    /// `None`: as the backend thinks best.
+    pub(crate) fn kind(self) -> Option<KvType> {
+        match self {
+            KvCacheType::Auto => None,
+            KvCacheType::F32 => Some(KvType::F32),
+            KvCacheType::F16 => Some(KvType::F16),
+            KvCacheType::Bf16 => Some(KvType::BF16),
+            KvCacheType::Q8_0 => Some(KvType::Q8_0),
+        }
+    }
+}
+
 /// Where and how the model runs.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
@@ -176,6 +207,9 @@ pub(crate) struct DeviceArgs {
     /// Attend to every token, not to those that an indexer chooses (GLM-5): for comparisons, and for files without one
     #[arg(long)]
     pub(crate) dense_attention: bool,
+    /// How keys and values are kept
+    #[arg(long, default_value = "auto", value_enum, value_name = "TYPE")]
+    pub(crate) kv_cache_dtype: KvCacheType,
 }
 
 /// Into how many parts the model is split, by how many threads.

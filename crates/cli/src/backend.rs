@@ -1,12 +1,12 @@
 //! Chooses the backend: the only place that names the CPU and the CUDA one.
 
-use crate::args::{Arith, Device, Transport};
+use crate::args::{Arith, Device, DeviceArgs, Transport};
 use crate::error::{Error, failure, input};
 use crate::limits::THREADS_MAX;
 use std::sync::Arc;
 use std::time::Duration;
 use tombolo_gguf::Gguf;
-use tombolo_model::{Backend, Capacity, Config};
+use tombolo_model::{Backend, Capacity, Config, KvType};
 
 /// Longest that a rank waits for another before it gives up.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -106,6 +106,22 @@ impl Place {
         )))
     }
 
+    /// Refuses a type of cache that there are no kernels for.
+    pub(crate) fn check_kv(&self, device: &DeviceArgs) -> Result<(), Error> {
+        let of_gpus = match device.arith {
+            Arith::Production => KvType::F16,
+            Arith::F32 => KvType::F32,
+        };
+        match (self, device.kv_cache_dtype.kind()) {
+            (Place::Cuda { .. }, Some(kind)) if kind != of_gpus => Err(input(format!(
+                "--kv-cache-dtype {}: the GPU backend keeps keys and values in {} with this arithmetic; --device cpu takes others",
+                kind.name(),
+                of_gpus.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Loads the model's shards.
     pub(crate) fn load(
         &self,
@@ -113,13 +129,12 @@ impl Place {
         config: &Config,
         ranks: usize,
         capacity: Capacity,
-        arith: Arith,
-        transport: Transport,
+        device: &DeviceArgs,
     ) -> Result<Vec<Box<dyn Backend>>, Error> {
-        let arith = arith.into();
+        let (arith, kv) = (device.arith.into(), device.kv_cache_dtype.kind());
         match self {
             Place::Cpu { threads } => {
-                let options = tombolo_cpu::Options { threads: *threads, arith, deadline: DEADLINE };
+                let options = tombolo_cpu::Options { threads: *threads, arith, kv, deadline: DEADLINE };
                 tombolo_cpu::load(gguf, config, ranks, capacity, &options).map_err(|error| match error {
                     tombolo_cpu::LoadError::Memory { .. } => failure(format!("{error}; a shorter context wants less")),
                     tombolo_cpu::LoadError::Thread(_) => failure(format!("{error}; -t asks for fewer")),
@@ -127,7 +142,7 @@ impl Place {
                 })
             }
             Place::Cuda { devices } => {
-                let transport = match transport {
+                let transport = match device.transport {
                     Transport::Auto => tombolo_cuda::Transport::Auto,
                     Transport::Peer => tombolo_cuda::Transport::Peer,
                     Transport::Host => tombolo_cuda::Transport::Host,

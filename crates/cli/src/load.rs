@@ -96,6 +96,7 @@ pub(crate) fn plan(
 ) -> Result<(Choice, Shape), Error> {
     let choice = backend::choose(&device.device, split.tensor_parallel_size, split.threads)?;
     choice.place.check_transport(device.transport)?;
+    choice.place.check_kv(device)?;
     let shape = shape(gguf, config, choice.ranks)?;
     Ok((choice, shape))
 }
@@ -117,7 +118,7 @@ pub(crate) fn load(
     let name = name(config);
     let size = output::bytes(gguf.file_bytes());
     let backends = showing_patience(&format!("loading {name}, {size}"), || {
-        choice.place.load(gguf.clone(), config, choice.ranks, capacity, device.arith, device.transport)
+        choice.place.load(gguf.clone(), config, choice.ranks, capacity, device)
     })?;
     gguf.check_unchanged().map_err(input)?;
     let devices = backends.iter().map(|b| b.describe()).collect();

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::from_gguf(&gguf)?;
     let context = prefill.max(decode) + 1;
     let capacity = Capacity::new(prefill.max(1), 1, context);
-    let options = Options { threads, arith: Arith::Production, deadline: Duration::from_secs(60) };
+    let options = Options { threads, arith: Arith::Production, kv: None, deadline: Duration::from_secs(60) };
     let start = Instant::now();
     let mut rank = tombolo_cpu::load(gguf, &config, 1, capacity, &options)?.remove(0);
     println!("{}; loaded in {:.0} ms", rank.describe(), start.elapsed().as_secs_f64() * 1e3);

@@ -1,6 +1,6 @@
 //! One rank: loading it, and the queue of steps in front of it.
 
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, QUANT};
 use crate::kv::Cache;
 use crate::linear::Quantized;
 use crate::memory::Memory;
@@ -14,7 +14,8 @@ use std::sync::Arc;
 use tombolo_collective::ThreadRank;
 use tombolo_gguf::Gguf;
 use tombolo_model::{
-    Arith, BLOCK_TOKENS, Backend, BackendError, Capacity, Config, Program, Rows, Shard, Step, StepOutput,
+    Arith, BLOCK_TOKENS, Backend, BackendError, Capacity, Config, KvType, Program, Rows, Shard, Step, StepOutput,
+    Values,
 };
 
 /// Most steps that wait to be collected.
@@ -35,6 +36,7 @@ pub(crate) struct CpuBackend {
     /// Tokens that the last step drew.
     pub(crate) last_tokens: Vec<u32>,
     arith: Arith,
+    kv_type: KvType,
     capacity: Capacity,
     queue: VecDeque<Arc<Step>>,
     /// How many tokens the last submitted step will draw.
@@ -74,13 +76,16 @@ impl CpuBackend {
         let mut pool =
             Pool::new(&format!("cpu.{}", shard.rank), threads, in_all <= cores).map_err(LoadError::Thread)?;
         let held = weights::load(gguf, &program, options.arith, &mut pool)?;
-        let wide = options.arith == Arith::F32;
+        let kind = options.kv_type();
         let kv = program.groups.iter().map(|group| {
-            let bytes_per_value = if wide { 4 } else { 2 };
-            let block_bytes = group.layers * group.values_per_token() * BLOCK_TOKENS * bytes_per_value;
+            let latent = if let Values::OfKey(latent) = group.values { latent } else { 0 };
+            if kind == KvType::Q8_0 && !(group.head_dim.is_multiple_of(QUANT) && latent.is_multiple_of(QUANT)) {
+                return Err(LoadError::KvType { kind, head_dim: group.head_dim });
+            }
+            let block_bytes = kind.bytes(group.layers * group.values_per_token() * BLOCK_TOKENS);
             let mib = block_bytes.saturating_mul(capacity.blocks) >> 20;
             let no_room = |source| LoadError::Memory { what: format!("KV group '{}'", group.name), mib, source };
-            Cache::new(group, capacity.blocks, wide).map_err(no_room)
+            Cache::new(group, capacity.blocks, kind).map_err(no_room)
         });
         let kv = kv.collect::<Result<_, _>>()?;
         let buffers = program.buffers.iter().map(|buffer| {
@@ -106,6 +111,7 @@ impl CpuBackend {
             scratch: Scratch::default(),
             last_tokens: Vec::new(),
             arith: options.arith,
+            kv_type: kind,
             capacity,
             queue: VecDeque::new(),
             drawn: 0,
@@ -132,14 +138,15 @@ impl Backend for CpuBackend {
         let copies: usize =
             self.held.iter().flat_map(Held::matrices).filter_map(|h| h.rows.as_ref()).map(|r| r.copied_bytes()).sum();
         let arith = match self.arith {
-            Arith::F32 => "f32 arithmetic, KV in f32",
-            Arith::Production => "8-bit activations, KV in f16",
+            Arith::F32 => "f32 arithmetic",
+            Arith::Production => "8-bit activations",
         };
         format!(
-            "CPU rank {rank} of {size}: {} threads, {} kernels, {arith}; {} MiB of weights repacked, {} MiB copied, \
-             the rest read from the file",
+            "CPU rank {rank} of {size}: {} threads, {} kernels, {arith}, KV in {}; {} MiB of weights repacked, \
+             {} MiB copied, the rest read from the file",
             self.pool.threads(),
             self.kernels.tier.name(),
+            self.kv_type.name(),
             tiles >> 20,
             copies >> 20,
         )

@@ -4,9 +4,9 @@
 //! by side, and values as `[BLOCK, head_dim]`.
 
 use crate::kernels::{BLOCK, Kernels};
-use crate::memory::Memory;
 use crate::row_cache::RowCache;
-use tombolo_model::{KvGroup, Values, limits};
+use crate::store::Store;
+use tombolo_model::{KvGroup, KvType, Values};
 
 /// The cache of any group.
 pub(crate) enum Cache {
@@ -17,14 +17,14 @@ pub(crate) enum Cache {
 }
 
 impl Cache {
-    /// Room for `blocks` blocks in every layer; values in f32 if `wide`, else in f16.
+    /// Room for `blocks` blocks in every layer.
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn new(group: &KvGroup, blocks: usize, wide: bool) -> std::io::Result<Self> {
+    pub(crate) fn new(group: &KvGroup, blocks: usize, kind: KvType) -> std::io::Result<Self> {
         Ok(match group.values {
-            Values::Own => Self::Heads(Kv::new(group, blocks, wide)?),
-            Values::OfKey(_) | Values::None => Self::Rows(RowCache::new(group, blocks, wide)?),
+            Values::Own => Self::Heads(Kv::new(group, blocks, kind)?),
+            Values::OfKey(_) | Values::None => Self::Rows(RowCache::new(group, blocks, kind)?),
         })
     }
 
@@ -70,58 +70,20 @@ pub(crate) struct Kv {
     values: Store,
 }
 
-enum Store {
-    F32(Memory<f32>),
-    F16(Memory<u16>),
-}
-
-impl Store {
-    fn zeroed(len: usize, wide: bool) -> std::io::Result<Self> {
-        Ok(if wide { Self::F32(Memory::zeroed(len)?) } else { Self::F16(Memory::zeroed(len)?) })
-    }
-
-    /// Stores values from `start` on, `step` apart.
-    fn write(&mut self, start: usize, step: usize, values: &[f32], narrow: impl Fn(&[f32], &mut [u8])) {
-        match self {
-            Self::F32(cells) => {
-                cells[start..].iter_mut().step_by(step).zip(values).for_each(|(cell, &v)| *cell = v);
-            }
-            Self::F16(cells) => {
-                let mut halves = [0u16; limits::HEAD_DIM];
-                let halves = &mut halves[..values.len()];
-                narrow(values, bytemuck::cast_slice_mut(halves));
-                cells[start..].iter_mut().step_by(step).zip(halves).for_each(|(cell, &mut v)| *cell = v);
-            }
-        }
-    }
-
-    /// `len` neighbouring values; `scratch` is where they are widened if they must be.
-    fn read<'a>(&'a self, kernels: &Kernels, start: usize, len: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
-        match self {
-            Self::F32(cells) => &cells[start..start + len],
-            Self::F16(cells) => {
-                scratch.resize(len, 0.0);
-                (kernels.widen)(bytemuck::cast_slice(&cells[start..start + len]), scratch);
-                scratch
-            }
-        }
-    }
-}
-
 impl Kv {
-    /// Room for `blocks` blocks in every layer; values in f32 if `wide`, else in f16.
+    /// Room for `blocks` blocks in every layer.
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn new(group: &KvGroup, blocks: usize, wide: bool) -> std::io::Result<Self> {
+    pub(crate) fn new(group: &KvGroup, blocks: usize, kind: KvType) -> std::io::Result<Self> {
         let factors = [group.layers, blocks, group.kv_heads, group.head_dim, BLOCK];
         let len = factors.iter().try_fold(1usize, |n, &f| n.checked_mul(f)).ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             heads: group.kv_heads,
             dim: group.head_dim,
             blocks,
-            keys: Store::zeroed(len, wide)?,
-            values: Store::zeroed(len, wide)?,
+            keys: Store::zeroed(len, kind)?,
+            values: Store::zeroed(len, kind)?,
         })
     }
 
@@ -144,8 +106,8 @@ impl Kv {
         let dim = self.dim;
         for head in 0..self.heads {
             let start = self.start(layer, block, head);
-            self.keys.write(start + slot, BLOCK, &k[head * dim..][..dim], kernels.narrow);
-            self.values.write(start + slot * dim, 1, &v[head * dim..][..dim], kernels.narrow);
+            self.keys.write_across(kernels, start, slot, &k[head * dim..][..dim]);
+            self.values.write_along(kernels, start + slot * dim, &v[head * dim..][..dim]);
         }
     }
 
@@ -160,6 +122,16 @@ impl Kv {
     ) -> (&'a [f32], &'a [f32]) {
         let (start, len) = (self.start(layer, block, head), self.dim * BLOCK);
         let [keys, values] = scratch;
-        (self.keys.read(kernels, start, len, keys), self.values.read(kernels, start, len, values))
+        let keys = self.keys.plain(start, len).unwrap_or_else(|| {
+            keys.resize(len, 0.0);
+            self.keys.read_across(kernels, start, keys);
+            keys
+        });
+        let values = self.values.plain(start, len).unwrap_or_else(|| {
+            values.resize(len, 0.0);
+            self.values.read_along(kernels, start, values);
+            values
+        });
+        (keys, values)
     }
 }

@@ -24,6 +24,7 @@ mod run_latent;
 mod sample;
 mod select;
 mod stages;
+mod store;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -34,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tombolo_collective::ThreadGroup;
 use tombolo_gguf::{Gguf, quant::QuantError};
-use tombolo_model::{Arith, Backend, Capacity, Config, ModelError, Program, Shard};
+use tombolo_model::{Arith, Backend, Capacity, Config, KvType, ModelError, Program, Shard};
 
 /// How to run on the processor.
 #[derive(Clone, Debug)]
@@ -43,14 +44,25 @@ pub struct Options {
     pub threads: usize,
     /// How numbers are kept and multiplied.
     pub arith: Arith,
+    /// How keys and values are kept; `None`: in f32 with [`Arith::F32`], else in f16.
+    pub kv: Option<KvType>,
     /// How long a rank waits for another before it gives up.
     pub deadline: Duration,
+}
+
+impl Options {
+    fn kv_type(&self) -> KvType {
+        self.kv.unwrap_or(match self.arith {
+            Arith::F32 => KvType::F32,
+            Arith::Production => KvType::F16,
+        })
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { threads, arith: Arith::Production, deadline: Duration::from_secs(60) }
+        Self { threads, arith: Arith::Production, kv: None, deadline: Duration::from_secs(60) }
     }
 }
 
@@ -64,6 +76,8 @@ pub enum LoadError {
     Weights(#[from] QuantError),
     #[error("no memory for {what}: {mib} MiB wanted ({source})")]
     Memory { what: String, mib: usize, source: std::io::Error },
+    #[error("keys and values of {head_dim} per head cannot be kept in {}: it takes multiples of 32", kind.name())]
+    KvType { kind: KvType, head_dim: usize },
     #[error("the system gives no more threads: {0}")]
     Thread(std::io::Error),
     #[error("this processor cannot run {} kernels; it can run {available}", tier.name())]

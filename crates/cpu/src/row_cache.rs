@@ -3,8 +3,8 @@
 //! Per layer and block `[BLOCK, width]`: a position's values lie together, so that any choice of positions can be read.
 
 use crate::kernels::{BLOCK, Kernels};
-use crate::memory::Memory;
-use tombolo_model::KvGroup;
+use crate::store::Store;
+use tombolo_model::{KvGroup, KvType};
 
 /// The cache of one group.
 pub(crate) struct RowCache {
@@ -13,21 +13,15 @@ pub(crate) struct RowCache {
     store: Store,
 }
 
-enum Store {
-    F32(Memory<f32>),
-    F16(Memory<u16>),
-}
-
 impl RowCache {
-    /// Room for `blocks` blocks in every layer; values in f32 if `wide`, else in f16.
+    /// Room for `blocks` blocks in every layer.
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn new(group: &KvGroup, blocks: usize, wide: bool) -> std::io::Result<Self> {
+    pub(crate) fn new(group: &KvGroup, blocks: usize, kind: KvType) -> std::io::Result<Self> {
         let factors = [group.layers, blocks, group.head_dim, BLOCK];
         let len = factors.iter().try_fold(1usize, |n, &f| n.checked_mul(f)).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        let store = if wide { Store::F32(Memory::zeroed(len)?) } else { Store::F16(Memory::zeroed(len)?) };
-        Ok(Self { width: group.head_dim, blocks, store })
+        Ok(Self { width: group.head_dim, blocks, store: Store::zeroed(len, kind)? })
     }
 
     /// Values of a position.
@@ -43,23 +37,13 @@ impl RowCache {
     pub(crate) fn write(&mut self, kernels: &Kernels, layer: usize, block: u32, slot: usize, parts: &[&[f32]]) {
         let mut start = self.start(layer, block, slot);
         for part in parts {
-            match &mut self.store {
-                Store::F32(cells) => cells[start..start + part.len()].copy_from_slice(part),
-                Store::F16(cells) => {
-                    let cells = &mut cells[start..start + part.len()];
-                    (kernels.narrow)(part, bytemuck::cast_slice_mut(cells));
-                }
-            }
+            self.store.write_along(kernels, start, part);
             start += part.len();
         }
     }
 
     /// The values of the positions from `slot` on of one block, as many as `out` has rows.
     pub(crate) fn read(&self, kernels: &Kernels, layer: usize, block: u32, slot: usize, out: &mut [f32]) {
-        let start = self.start(layer, block, slot);
-        match &self.store {
-            Store::F32(cells) => out.copy_from_slice(&cells[start..start + out.len()]),
-            Store::F16(cells) => (kernels.widen)(bytemuck::cast_slice(&cells[start..start + out.len()]), out),
-        }
+        self.store.read_along(kernels, self.start(layer, block, slot), out);
     }
 }

@@ -155,7 +155,7 @@ mod tests {
         let table: Vec<u32> = (0..(64 / BLOCK_TOKENS) as u32).collect();
         let sequences = vec![Sequence { tables: vec![table; 2] }];
         let step = Step { rows: rows.collect(), sequences, full_logits: false };
-        let options = Options { threads: 2, arith: Arith::F32, deadline: Duration::from_secs(60) };
+        let options = Options { threads: 2, arith: Arith::F32, kv: None, deadline: Duration::from_secs(60) };
         for (nth, layer) in [0, 1, 3].into_iter().enumerate() {
             let comm = ThreadGroup::new(1, options.deadline).pop().unwrap();
             let kernels = Kernels::of(Tier::best()).unwrap();

@@ -1,19 +1,19 @@
 //! Operations that need more than one kernel, against naive sums in f64.
 
-use crate::attention::Attention;
+mod attention;
+mod experts;
+mod pointwise;
+
 use crate::grid::Grid;
 use crate::kernels::tests::{Random, random_blocks};
-use crate::kernels::{BLOCK, Kernels, Scoring, Tier};
-use crate::kv::Kv;
+use crate::kernels::{Kernels, Tier};
 use crate::linear::{self, Picked, Product, Quantized};
 use crate::pool::Pool;
 use crate::weights::{self, Held};
 use std::io::Cursor;
 use std::sync::Arc;
 use tombolo_gguf::{Gguf, TensorType, Writer, quant};
-use tombolo_model::{
-    Arith, BufferId, KvGroup, Op, Program, Row, Sequence, Shard, Slice, Step, Token, Values, Weight, WeightId,
-};
+use tombolo_model::{Arith, BufferId, Op, Program, Shard, Slice, Weight, WeightId};
 
 const TYPES: [TensorType; 16] = [
     TensorType::F32,
@@ -176,117 +176,6 @@ fn experts_take_their_part_of_rows_and_weight() {
             for &[from, to] in pairs {
                 let want = &whole[from as usize * 3 * expert_rows + expert * expert_rows..][..expert_rows];
                 assert_eq!(&out[to as usize * expert_rows..][..expert_rows], want, "{ty:?}, expert {expert}");
-            }
-        }
-    }
-}
-
-/// A batch of two sequences at different depths over a cache filled with rows of noise.
-struct Case {
-    kv: Kv,
-    step: Step,
-    q: Vec<f32>,
-    /// Per sequence and position, keys and values of all heads.
-    past: Vec<Vec<(Vec<f32>, Vec<f32>)>>,
-}
-
-fn case(wide: bool, heads: usize, kv_heads: usize, dim: usize) -> Case {
-    let mut random = Random::new(9);
-    let group = KvGroup { name: "kv", layers: 2, kv_heads, head_dim: dim, values: Values::Own, window: None };
-    let kernels = Kernels::of(Tier::best()).unwrap();
-    let mut kv = Kv::new(&group, 8, wide).unwrap();
-    // What lies in a cache beyond a sequence's end must not matter.
-    for block in 0..8 {
-        for slot in 0..BLOCK {
-            let noise = vec![f32::NAN; kv_heads * dim];
-            kv.write(kernels, 1, block, slot, &noise, &noise);
-        }
-    }
-    let tables = [vec![3u32, 1, 6], vec![2, 7, 0]];
-    let spans = [(40usize, 43usize), (0, 21)]; // Positions of this step's rows.
-    let (mut past, mut rows) = (Vec::new(), Vec::new());
-    for (s, &(first, end)) in spans.iter().enumerate() {
-        let mut seen = Vec::new();
-        for position in 0..end {
-            let (k, v) = (random.values(kv_heads * dim), random.values(kv_heads * dim));
-            kv.write(kernels, 1, tables[s][position / BLOCK] as usize, position % BLOCK, &k, &v);
-            seen.push((k, v));
-        }
-        past.push(seen);
-        rows.extend((first..end).map(|position| Row {
-            token: Token::Host(0),
-            position: position as u32,
-            sequence: s as u32,
-            sample: None,
-            draft: false,
-        }));
-    }
-    let q = random.values(rows.len() * heads * dim);
-    let sequences = tables.map(|table| Sequence { tables: vec![table] }).to_vec();
-    Case { kv, step: Step { rows, sequences, full_logits: false }, q, past }
-}
-
-fn attend(case: &Case, step: &Step, q: &[f32], heads: usize, tier: Tier, threads: usize) -> Vec<f32> {
-    let mut out = vec![f32::NAN; q.len()];
-    let attention = Attention {
-        kv: &case.kv,
-        group: 0,
-        layer: 1,
-        heads,
-        scoring: Scoring { scale: 0.3, softcap: None },
-        window: None,
-        sinks: None,
-        q,
-        out: Grid::new(&mut out, heads * case.kv.dim()),
-    };
-    let mut pool = Pool::new("test", threads, true).unwrap();
-    attention.run(&mut pool, Kernels::of(tier).unwrap(), step).unwrap();
-    out
-}
-
-fn exact_attention(case: &Case, heads: usize) -> Vec<f64> {
-    let dim = case.kv.dim();
-    let shared = heads / case.kv.heads();
-    let mut out = Vec::new();
-    for (i, row) in case.step.rows.iter().enumerate() {
-        for head in 0..heads {
-            let q = &case.q[(i * heads + head) * dim..][..dim];
-            let seen = &case.past[row.sequence as usize][..=row.position as usize];
-            let part = head / shared * dim;
-            let dot = |k: &[f32]| q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>();
-            let weights: Vec<f64> =
-                seen.iter().map(|(k, _)| (dot(&k[part..part + dim]) * f64::from(0.3f32)).exp()).collect();
-            let total: f64 = weights.iter().sum();
-            out.extend(
-                (0..dim).map(|d| {
-                    seen.iter().zip(&weights).map(|((_, v), w)| w * f64::from(v[part + d])).sum::<f64>() / total
-                }),
-            );
-        }
-    }
-    out
-}
-
-#[test]
-fn attention_is_causal_exact_and_independent_of_the_batch() {
-    for (heads, kv_heads, dim) in [(6, 2, 64), (4, 4, 20), (8, 1, 128)] {
-        // Keys and values in f16 carry 11 bits.
-        for (wide, most) in [(true, 1e-11), (false, 1e-6)] {
-            let case = case(wide, heads, kv_heads, dim);
-            let scalar = attend(&case, &case.step, &case.q, heads, Tier::Scalar, 1);
-            let want = exact_attention(&case, heads);
-            let error: f64 = scalar.iter().zip(&want).map(|(&g, w)| (f64::from(g) - w).powi(2)).sum();
-            let error = error / want.iter().map(|w| w * w).sum::<f64>();
-            assert!(error <= most, "{heads}/{kv_heads} heads of {dim}: {error}");
-            for tier in Tier::available() {
-                assert_eq!(attend(&case, &case.step, &case.q, heads, tier, 3), scalar, "{tier:?}");
-                // Every row by itself.
-                let width = heads * dim;
-                for (i, row) in case.step.rows.iter().enumerate() {
-                    let step = Step { rows: vec![row.clone()], ..case.step.clone() };
-                    let alone = attend(&case, &step, &case.q[i * width..][..width], heads, tier, 2);
-                    assert_eq!(alone, scalar[i * width..][..width], "row {i}, {tier:?}");
-                }
             }
         }
     }

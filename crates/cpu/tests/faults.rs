@@ -32,7 +32,7 @@ fn a_bad_step_is_refused_and_the_rank_goes_on() {
 fn a_rank_that_never_comes_is_named() {
     let gguf = tiny();
     let config = Config::from_gguf(&gguf).unwrap();
-    let options = Options { threads: 2, arith: Arith::F32, deadline: Duration::from_millis(200) };
+    let options = Options { threads: 2, arith: Arith::F32, kv: None, deadline: Duration::from_millis(200) };
     let mut ranks = tombolo_cpu::load(gguf, &config, 2, Capacity::new(8, 8, 256), &options).unwrap();
     let step = Arc::new(step(0, &[1, 2], true));
     ranks[0].submit(Arc::clone(&step)).unwrap();

@@ -72,7 +72,7 @@ fn tiny_mixtral() {
 
 #[test]
 fn tiny_qwen3moe() {
-    check("tiny-qwen3moe", &[1, 2, 4], 1e-4);
+    check("tiny-qwen3moe", &[1, 2, 4, 8], 1e-4);
 }
 
 /// Windows, four norms, a scaled embedding, GELU, a soft cap.
@@ -84,5 +84,5 @@ fn tiny_gemma3() {
 /// Windows, sinks, biases of experts, YaRN, MXFP4.
 #[test]
 fn tiny_gpt_oss() {
-    check("tiny-gpt-oss", &[1, 2, 4], 1e-4);
+    check("tiny-gpt-oss", &[1, 2, 4, 8], 1e-4);
 }

@@ -13,6 +13,41 @@ pub enum Arith {
     F32,
 }
 
+/// How keys and values are kept in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+pub enum KvType {
+    /// As they are computed.
+    F32,
+    /// In halves.
+    F16,
+    /// In the upper halves of floats.
+    BF16,
+    /// In 8 bits, 32 values to a scale.
+    Q8_0,
+}
+
+impl KvType {
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            KvType::F32 => "f32",
+            KvType::F16 => "f16",
+            KvType::BF16 => "bf16",
+            KvType::Q8_0 => "q8_0",
+        }
+    }
+
+    /// Bytes of so many values.
+    pub fn bytes(self, values: usize) -> usize {
+        match self {
+            KvType::F32 => 4 * values,
+            KvType::F16 | KvType::BF16 => 2 * values,
+            KvType::Q8_0 => values / 32 * 34,
+        }
+    }
+}
+
 /// Why a step failed. After anything but [`BackendError::Step`] the rank is not usable any more.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]

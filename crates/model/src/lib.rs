@@ -18,7 +18,7 @@ mod shard;
 mod step;
 mod weight;
 
-pub use backend::{Arith, Backend, BackendError};
+pub use backend::{Arith, Backend, BackendError, KvType};
 pub use config::{Block, Config, Experts, FeedForward, GroupedQuery, Indexer, Latent, Norms, Reach, architectures};
 pub use error::ModelError;
 pub use op::{Activation, ExpertGroups, ExpertMatrix, Gating, Op, Routes};

@@ -6,6 +6,7 @@
 pub(super) use super::attend::attend;
 pub(super) use super::latent::{attend_latent, index_scores, layer_norm};
 use super::vector::Eight;
+use super::{BLOCK, QUANT};
 
 /// Up to eight values, zeros behind them.
 #[inline(always)]
@@ -233,6 +234,46 @@ pub(super) fn rope_half_split<V: Eight>(head: &mut [f32], turns: &[[f32; 2]]) {
     for ((a, b), &[cos, sin]) in low[whole..].iter_mut().zip(&mut high[whole..]).zip(rest) {
         (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
     }
+}
+
+/// Upper halves of floats as floats.
+#[inline(always)]
+pub(super) fn widen_bf16<V: Eight>(halves: &[u16], out: &mut [f32]) {
+    for (out, &half) in out.iter_mut().zip(halves) {
+        *out = f32::from_bits(u32::from(half) << 16);
+    }
+}
+
+/// Groups of [`QUANT`] neighbouring integers, each times its scale.
+#[inline(always)]
+pub(super) fn widen_groups<V: Eight>(quants: &[i8], scales: &[f32], out: &mut [f32]) {
+    let groups = quants.as_chunks::<QUANT>().0.iter().zip(out.as_chunks_mut::<QUANT>().0);
+    for ((quants, out), &scale) in groups.zip(scales) {
+        let scale = V::splat(scale);
+        for (quants, out) in quants.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+            floats::<V>(quants).mul(scale).store(out);
+        }
+    }
+}
+
+/// Rows of [`BLOCK`] integers, each times its column's scale.
+#[inline(always)]
+pub(super) fn widen_columns<V: Eight>(quants: &[i8], scales: &[f32; BLOCK], out: &mut [f32]) {
+    for (quants, out) in quants.as_chunks::<BLOCK>().0.iter().zip(out.as_chunks_mut::<BLOCK>().0) {
+        let columns = quants.as_chunks().0.iter().zip(scales.as_chunks().0).zip(out.as_chunks_mut().0);
+        for ((quants, scales), out) in columns {
+            floats::<V>(quants).mul(V::load(scales)).store(out);
+        }
+    }
+}
+
+#[inline(always)]
+fn floats<V: Eight>(quants: &[i8; 8]) -> V {
+    let mut out = [0f32; 8];
+    for i in 0..8 {
+        out[i] = f32::from(quants[i]);
+    }
+    V::load(&out)
 }
 
 /// The position of the first of the largest values; NaN counts as the smallest.

@@ -237,6 +237,12 @@ kernels! {
     fn index_scores(q: &[f32], weights: &[f32], keys: &[f32], out: &mut [f32]);
     /// `x = (x − mean(x)) / sqrt(var(x) + eps) ⊙ weight + bias`.
     fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32);
+    /// Upper halves of floats as floats.
+    fn widen_bf16(halves: &[u16], out: &mut [f32]);
+    /// Groups of [`QUANT`] neighbouring integers, each times its scale.
+    fn widen_groups(quants: &[i8], scales: &[f32], out: &mut [f32]);
+    /// Rows of [`BLOCK`] integers, each times its column's scale.
+    fn widen_columns(quants: &[i8], scales: &[f32; BLOCK], out: &mut [f32]);
     /// Where the first of the largest values is.
     fn argmax(x: &[f32]) -> usize;
 }

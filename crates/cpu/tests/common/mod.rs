@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tombolo_cpu::{Options, Tier};
 use tombolo_gguf::Gguf;
-use tombolo_model::{Arith, BLOCK_TOKENS, Backend, Capacity, Config, Row, Sampling, Sequence, Step, StepOutput, Token};
+use tombolo_model::{
+    Arith, BLOCK_TOKENS, Backend, Capacity, Config, KvType, Row, Sampling, Sequence, Step, StepOutput, Token,
+};
 
 /// A loaded model: all ranks of it.
 pub(crate) struct Model {
@@ -23,11 +25,12 @@ pub(crate) struct How {
     pub(crate) threads: usize,
     pub(crate) tier: Tier,
     pub(crate) rows: usize,
+    pub(crate) kv: Option<KvType>,
 }
 
 impl How {
     pub(crate) fn new(tp: usize, arith: Arith) -> Self {
-        Self { tp, arith, threads: 2, tier: Tier::best(), rows: 160 }
+        Self { tp, arith, threads: 2, tier: Tier::best(), rows: 160, kv: None }
     }
 }
 
@@ -39,15 +42,26 @@ pub(crate) fn smollm2() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
+pub(crate) fn gemma3() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/gemma-3-270m-q4_k_m.gguf")
+}
+
 impl Model {
     pub(crate) fn load(path: &Path, how: How) -> Self {
         Self::of(Arc::new(Gguf::open(path).unwrap()), how)
     }
 
     pub(crate) fn of(gguf: Arc<Gguf>, how: How) -> Self {
+        Self::sized(gguf, how, Capacity::new(how.rows, how.rows, 256))
+    }
+
+    pub(crate) fn with_capacity(path: &Path, how: How, capacity: Capacity) -> Self {
+        Self::sized(Arc::new(Gguf::open(path).unwrap()), how, capacity)
+    }
+
+    fn sized(gguf: Arc<Gguf>, how: How, capacity: Capacity) -> Self {
         let config = Config::from_gguf(&gguf).unwrap();
-        let capacity = Capacity::new(how.rows, how.rows, 256);
-        let options = Options { threads: how.threads, arith: how.arith, deadline: Duration::from_secs(60) };
+        let options = Options { threads: how.threads, arith: how.arith, kv: how.kv, deadline: Duration::from_secs(60) };
         let ranks = tombolo_cpu::load_with(gguf, &config, how.tp, capacity, &options, how.tier).unwrap();
         Self { config, ranks, capacity }
     }
@@ -90,7 +104,12 @@ fn join(ranks: Vec<&StepOutput>) -> StepOutput {
 /// Blocks for a sequence of up to 256 tokens, in an order that is not the obvious one; of the second group, if there is
 /// one, in another.
 pub(crate) fn sequence(number: usize) -> Sequence {
-    let len = 256 / BLOCK_TOKENS;
+    sequence_of(number, 256)
+}
+
+/// The same for up to `tokens` tokens; all of them in a model of that context.
+pub(crate) fn sequence_of(number: usize, tokens: usize) -> Sequence {
+    let len = tokens / BLOCK_TOKENS;
     let block = |b: usize| (number * len + b) as u32;
     Sequence { tables: vec![(0..len).rev().map(block).collect(), (0..len).map(|b| block(b ^ 1)).collect()] }
 }
