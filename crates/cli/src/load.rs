@@ -112,7 +112,8 @@ pub(crate) fn load(
     let (choice, shape) = plan(gguf, config, device, split)?;
     if matches!(choice.place, Place::Cpu { .. }) {
         let programs = programs(gguf, config, choice.ranks)?;
-        Needs::of(gguf, &programs, capacity, device.arith.into()).check(memory::available())?;
+        Needs::of(gguf, &programs, capacity, device.arith.into(), device.kv_cache_dtype.kind())
+            .check(memory::available())?;
     }
     let started = Instant::now();
     let name = name(config);
