@@ -9,7 +9,7 @@
 //! result.
 
 use crate::grid::Grid;
-use crate::kernels::{ActBlock, ActRow, Kernels, Panel, QUANT, ROWS_MAX, TILE};
+use crate::kernels::{ActBlock, ActRow, Kernels, Panel, QUANT, TILE};
 use crate::pool::{Panicked, Pool};
 use crate::weights::{Held, Rows, Tiles};
 use std::cell::RefCell;
@@ -17,6 +17,8 @@ use std::ops::Range;
 
 /// Most activation rows of a task: with their columns about as much as a core's own cache holds.
 const TASK_ROWS: usize = 96;
+/// From so many rows on, bringing weights to a common form first pays.
+const BLOCK_ROWS: usize = 5;
 /// Least weight bytes of a task, so that taking tasks costs little.
 const TASK_BYTES_MIN: usize = 16 << 10;
 /// Tasks per thread, so that a thread that is held up does not hold up the job.
@@ -186,12 +188,12 @@ fn tile_task(
     for first in (task.weight_rows.start / TILE..last).step_by(2) {
         let pair = [tiles.tile(first), if first + 1 < last { tiles.tile(first + 1) } else { &[] }];
         let pair = &pair[..(last - first).min(2)];
-        if n > ROWS_MAX {
-            (kernels.block)(tiles.kind, pair, acts, panel, sums);
-        } else {
+        if n < BLOCK_ROWS {
             for (tile, sums) in pair.iter().zip(sums.chunks_exact_mut(n)) {
-                (kernels.tile)(tiles.kind, tile, acts, sums);
+                acts.iter().zip(sums).for_each(|(act, sums)| (kernels.tile)(tiles.kind, tile, act, sums));
             }
+        } else {
+            (kernels.block)(tiles.kind, pair, acts, panel, &mut sums[..pair.len() * n]);
         }
         for (t, sums) in sums.chunks_exact(n).take(pair.len()).enumerate() {
             // The task's part of the tile.

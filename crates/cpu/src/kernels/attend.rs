@@ -10,18 +10,17 @@ use std::ops::Range;
 
 /// Registers that hold a block's positions.
 pub(super) const WIDE: usize = BLOCK / 8;
-/// Most heads that go together.
-const HEADS: usize = 4;
 
 /// Folds the positions `valid[i]` of a block into head `i`. `k` is `[head_dim, BLOCK]`, `v` is `[BLOCK, head_dim]`.
 #[inline(always)]
 pub(super) fn attend<V: Eight>(heads: &mut Heads, valid: &[Range<usize>], k: &[f32], v: &[f32], scoring: Scoring) {
     let mut first = 0;
     while first < valid.len() {
-        let n = (valid.len() - first).min(HEADS);
+        let left = valid.len() - first;
+        // Four, two or one: what is compiled for each takes its time.
+        let n = [4, 2, 1].into_iter().find(|&n| n <= left).unwrap_or(1);
         match n {
             4 => together::<V, 4>(heads, first, valid, k, v, scoring),
-            3 => together::<V, 3>(heads, first, valid, k, v, scoring),
             2 => together::<V, 2>(heads, first, valid, k, v, scoring),
             _ => together::<V, 1>(heads, first, valid, k, v, scoring),
         }
@@ -46,29 +45,14 @@ fn together<V: Eight, const N: usize>(
     let scores = scores::<V, N>(q, dim, k);
     let (weights, shrink) = soften::<V, N>(scores, valid, scoring, state);
 
-    // What all of them see; the rest, at the causal diagonal and at a window's edge, head by head.
-    let start = valid.iter().map(|v| v.start).max().unwrap_or(0);
-    let end = valid.iter().map(|v| v.end).min().unwrap_or(0).max(start);
-    let mut shrink = shrink;
-    for (i, valid) in valid.iter().enumerate() {
-        if valid.start < start && !valid.is_empty() {
-            accumulate::<V, 1>(
-                &mut out[i * dim..][..dim],
-                dim,
-                &weights[i..],
-                valid.start..valid.end.min(start),
-                v,
-                &[shrink[i]],
-            );
-            shrink[i] = 1.0;
-        }
+    if valid.iter().all(|of_one| *of_one == valid[0]) {
+        accumulate::<V, N>(out, dim, &weights, valid[0].clone(), v, &shrink);
+        return;
     }
-    accumulate::<V, N>(out, dim, &weights, start..end, v, &shrink);
+    // At the causal diagonal and at a window's edge they see different positions.
     for (i, valid) in valid.iter().enumerate() {
-        if valid.end > end {
-            let range = valid.start.max(end)..valid.end;
-            accumulate::<V, 1>(&mut out[i * dim..][..dim], dim, &weights[i..], range, v, &[1.0]);
-        }
+        let (out, weights) = (&mut out[i * dim..][..dim], &weights[i..=i]);
+        accumulate::<V, 1>(out, dim, weights, valid.clone(), v, &[shrink[i]]);
     }
 }
 

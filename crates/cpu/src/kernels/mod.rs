@@ -25,7 +25,7 @@ mod x86_sub;
 
 pub(crate) use panel::Panel;
 use std::ops::Range;
-pub(crate) use tile::{ActBlock, ActRow, Kind, QUANT, ROWS_MAX, TILE};
+pub(crate) use tile::{ActBlock, ActRow, Kind, QUANT, TILE};
 use tombolo_model::BLOCK_TOKENS;
 
 /// Positions of a KV block, which attention folds in at once.
@@ -115,18 +115,43 @@ impl Heads {
     }
 }
 
-/// Declares the table of kernels, and one table per tier: `lanes` compiled with the tier's instructions, and the tier's
-/// tile kernel.
+/// The kernels of products in integers, compiled with a tier's instructions.
+#[cfg(target_arch = "x86_64")]
+macro_rules! tile_kernels {
+    ($tier:ident, $features:literal) => {{
+        #[target_feature(enable = $features)]
+        fn tile(kind: Kind, tile: &[u8], act: &ActRow, out: &mut [f32; TILE]) {
+            // SAFETY: this function has the tier's instructions.
+            unsafe { x86::tile::<x86_dot::$tier>(kind, tile, act, out) }
+        }
+        #[target_feature(enable = $features)]
+        fn block(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]) {
+            // SAFETY: as above.
+            unsafe { x86::block::<x86_dot::$tier>(kind, tiles, acts, panel, out) }
+        }
+        let one: TileKernel = |kind, bytes, act, out| {
+            // SAFETY: `Kernels::of` hands out a table only where the processor has its tier.
+            unsafe { tile(kind, bytes, act, out) }
+        };
+        let many: BlockKernel = |kind, tiles, acts, panel, out| {
+            // SAFETY: as above.
+            unsafe { block(kind, tiles, acts, panel, out) }
+        };
+        (one, many)
+    }};
+}
+
+/// Declares the table of kernels, that of the scalar tier, and that of AVX2: `lanes` compiled with its instructions.
 macro_rules! kernels {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
         /// The kernels of one tier.
         pub(crate) struct Kernels {
             /// Which.
             pub(crate) tier: Tier,
-            /// `out[r][row of the tile] = tile · acts[r]` for each of the 1 to [`ROWS_MAX`] rows in `acts`.
-            pub(crate) tile: fn(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]),
-            /// The same bits for one tile or two and any number of rows: `out[t · rows + r][row of the tile]`.
-            pub(crate) block: fn(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]),
+            /// `out[row of the tile] = tile · act`.
+            pub(crate) tile: TileKernel,
+            /// The same bits for some tiles and any number of rows: `out[t · rows + r][row of the tile]`.
+            pub(crate) block: BlockKernel,
             /// Little-endian halves as floats.
             pub(crate) widen: fn(halves: &[u8], out: &mut [f32]),
             /// Floats as little-endian halves, rounded to the nearest, ties to even.
@@ -147,52 +172,34 @@ macro_rules! kernels {
         };
 
         #[cfg(target_arch = "x86_64")]
-        kernels!(@x86 AVX2, Avx2, "avx2,fma,f16c", $(fn $name($($arg: $ty),*) $(-> $ret)?;)*);
-        #[cfg(target_arch = "x86_64")]
-        kernels!(@x86 AVX512_VNNI, Avx512Vnni, "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512vnni",
-            $(fn $name($($arg: $ty),*) $(-> $ret)?;)*);
-    };
-    (@x86 $table:ident, $tier:ident, $features:literal,
-        $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
-        static $table: Kernels = {
-            #[target_feature(enable = $features)]
-            fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
-                // SAFETY: this function has the tier's instructions.
-                unsafe { x86::tile::<x86_dot::$tier>(kind, tile, acts, out) }
-            }
-            #[target_feature(enable = $features)]
-            fn block(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]) {
-                // SAFETY: as above.
-                unsafe { x86::block::<x86_dot::$tier>(kind, tiles, acts, panel, out) }
-            }
-            #[target_feature(enable = $features)]
+        const AVX2_KERNELS: Kernels = {
+            #[target_feature(enable = "avx2,fma,f16c")]
             fn widen(halves: &[u8], out: &mut [f32]) {
-                // SAFETY: as above.
+                // SAFETY: this function has the tier's instructions.
                 unsafe { x86_convert::widen(halves, out) }
             }
-            #[target_feature(enable = $features)]
+            #[target_feature(enable = "avx2,fma,f16c")]
             fn narrow(values: &[f32], halves: &mut [u8]) {
                 // SAFETY: as above.
                 unsafe { x86_convert::narrow(values, halves) }
             }
-            #[target_feature(enable = $features)]
+            #[target_feature(enable = "avx2,fma,f16c")]
             fn quantize(x: &[f32], quants: &mut [i8], blocks: &mut [ActBlock]) {
                 // SAFETY: as above.
                 unsafe { x86_convert::quantize(x, quants, blocks) }
             }
             $(
-                #[target_feature(enable = $features)]
+                #[target_feature(enable = "avx2,fma,f16c")]
                 fn $name($($arg: $ty),*) $(-> $ret)? {
                     lanes::$name::<vector::Avx>($($arg),*)
                 }
             )*
+            let (tile, block) = tile_kernels!(Avx2, "avx2,fma,f16c");
             Kernels {
-                tier: Tier::$tier,
+                tier: Tier::Avx2,
+                tile,
+                block,
                 // SAFETY: `Kernels::of` hands out a table only where the processor has its tier.
-                tile: |kind, bytes, acts, out| unsafe { tile(kind, bytes, acts, out) },
-                // SAFETY: as above.
-                block: |kind, tiles, acts, panel, out| unsafe { block(kind, tiles, acts, panel, out) },
-                // SAFETY: as above.
                 widen: |halves, out| unsafe { widen(halves, out) },
                 // SAFETY: as above.
                 narrow: |values, halves| unsafe { narrow(values, halves) },
@@ -206,6 +213,19 @@ macro_rules! kernels {
         };
     };
 }
+
+type TileKernel = fn(kind: Kind, tile: &[u8], act: &ActRow, out: &mut [f32; TILE]);
+type BlockKernel = fn(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]);
+
+#[cfg(target_arch = "x86_64")]
+static AVX2: Kernels = AVX2_KERNELS;
+
+/// In f32 it has no more than AVX2 has.
+#[cfg(target_arch = "x86_64")]
+static AVX512_VNNI: Kernels = {
+    let (tile, block) = tile_kernels!(Avx512Vnni, "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512vnni");
+    Kernels { tier: Tier::Avx512Vnni, tile, block, ..AVX2_KERNELS }
+};
 
 kernels! {
     /// Four weight rows, `w: [4, cols]`, times any number of rows: `out[row][weight row]`.

@@ -1,10 +1,9 @@
-//! Room for columns of two tiles in the form that all kinds share. What is in it, only the kernels know.
+//! Room for columns of a tile in the form that all kinds share. What is in it, only the kernels know.
 
 use super::tile::TILE;
 
-/// Sub-blocks of 32 columns that a panel holds of each tile: with their activations they fill half of a core's nearest
-/// cache.
-pub(super) const PANEL_SUBS: usize = 16;
+/// Sub-blocks of 32 columns that a panel holds: with their activations they fill half of a core's nearest cache.
+const PANEL_SUBS: usize = 16;
 
 /// 32 columns of 8 rows.
 #[derive(Clone, Copy)]
@@ -31,8 +30,8 @@ pub(crate) struct Panel {
 }
 
 impl Panel {
-    /// Room for two tiles; a few KB.
+    /// A few KB.
     pub(crate) fn new() -> Self {
-        Self { subs: vec![PanelSub::ZERO; 2 * PANEL_SUBS] }
+        Self { subs: vec![PanelSub::ZERO; PANEL_SUBS] }
     }
 }

@@ -26,7 +26,7 @@ fn speed_of_products() {
     let mut random = Random::new(1);
     let (cols, rows) = (1536, 48);
     for table in Tier::available().into_iter().filter_map(Kernels::of) {
-        println!("{:?}, {cols} columns: 10^9 products a second with 1, 4, {rows} rows", table.tier);
+        println!("{:?}, {cols} columns: 10^9 products a second with 1, 2, 4, {rows} rows", table.tier);
         for kind in Kind::ALL {
             let row = random_blocks(type_of(kind), cols, &mut random);
             let mut tile = vec![0; tile_bytes(kind, cols)];
@@ -40,19 +40,13 @@ fn speed_of_products() {
                 .collect();
             let mut out = vec![[0f32; TILE]; 2 * rows];
             let mut panel = Panel::new();
-            let speed = |rows: usize, s: f64| (rows * TILE * cols) as f64 / s * 1e-9;
-            let one = quickest(|| (table.tile)(kind, &tile, &acts[..1], &mut out));
-            let four = quickest(|| (table.tile)(kind, &tile, &acts[..4], &mut out));
-            let many = quickest(|| (table.block)(kind, &[&tile, &tile], &acts, &mut panel, &mut out));
-            let expand = quickest(|| (table.block)(kind, &[&tile, &tile], &acts[..1], &mut panel, &mut out))
-                / (2.0 * (TILE * cols) as f64)
-                * 1e9;
-            println!(
-                "{kind:?}: {:.1}, {:.1}, {:.1}; expand {expand:.3} ns a weight",
-                speed(1, one),
-                speed(4, four),
-                speed(2 * rows, many)
-            );
+            let one = quickest(|| (table.tile)(kind, &tile, &acts[0], &mut out[0]));
+            let mut of = |n: usize| {
+                let s = quickest(|| (table.block)(kind, &[&tile], &acts[..n], &mut panel, &mut out[..n]));
+                (n * TILE * cols) as f64 / s * 1e-9
+            };
+            let (two, four, many) = (of(2), of(4), of(rows));
+            println!("{kind:?}: {:.1}, {two:.1}, {four:.1}, {many:.1}", (TILE * cols) as f64 / one * 1e-9);
         }
     }
 }

@@ -31,8 +31,6 @@
 
 /// Rows of a tile.
 pub(crate) const TILE: usize = 8;
-/// Most activation rows of a call of the `tile` kernel.
-pub(crate) const ROWS_MAX: usize = 4;
 /// Values that share a scale in a quantized activation.
 pub(crate) const QUANT: usize = 32;
 

@@ -1,19 +1,19 @@
 //! Tile kernels for x86, over the one instruction in which the tiers differ: multiplying unsigned by signed bytes.
 //!
-//! A few rows are multiplied with the tile's bytes as they come ([`tile`]): reading them is what takes the time. For
-//! many rows ([`block`]) a stretch of columns is first brought to the form that all kinds share, in a [`Panel`] that
-//! stays in the nearest cache, and then multiplied with one small set of rows after the other.
+//! One row is multiplied with the tile's bytes as they come ([`tile`]): reading them is what takes the time. For more
+//! rows ([`block`]) a stretch of columns is first brought to the form that all kinds share, in a [`Panel`] that stays in
+//! the nearest cache, and then multiplied with one small set of rows after the other. Only what differs by kind is
+//! compiled for every kind.
 //!
 //! Everything here is inlined into the entry points of the tiers, which enable the instructions it uses. Loops instead
 //! of closures: a closure that is not inlined would pass its registers through memory.
 #![allow(clippy::needless_range_loop)]
 
-use super::panel::{PANEL_SUBS, Panel, PanelSub};
-use super::tile::{ActBlock, ActRow, Class, Kind, QUANT, ROWS_MAX, TILE};
+use super::panel::{Panel, PanelSub};
+use super::tile::{ActBlock, ActRow, Class, Kind, QUANT, TILE};
 use super::x86_dot::Dot;
 use super::x86_sub::{self as sub, Sub};
 use std::arch::x86_64::*;
-use std::marker::PhantomData;
 
 /// Chooses the [`Sub`] of a kind.
 macro_rules! by_kind {
@@ -57,112 +57,84 @@ impl Act {
     }
 }
 
-/// The tile kernel for 1 to [`ROWS_MAX`] rows.
+/// The tile kernel for one row.
 ///
 /// # Safety
 /// The processor has AVX2, FMA, F16C and what `D` needs.
 #[inline(always)]
-pub(super) unsafe fn tile<D: Dot>(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
+pub(super) unsafe fn tile<D: Dot>(kind: Kind, tile: &[u8], act: &ActRow, out: &mut [f32; TILE]) {
     // SAFETY: the caller vouches for the instructions.
-    unsafe { by_kind!(kind, few::<D>(tile, acts, out)) }
+    unsafe { by_kind!(kind, row::<D>(tile, act, out)) }
 }
 
 #[inline(always)]
-unsafe fn few<D: Dot, S: Sub>(tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
-    // SAFETY: passed on.
-    unsafe {
-        match acts {
-            [a] => rows::<D, S, 1>(tile, [a], out),
-            [a, b] => rows::<D, S, 2>(tile, [a, b], out),
-            [a, b, c] => rows::<D, S, 3>(tile, [a, b, c], out),
-            [a, b, c, d] => rows::<D, S, 4>(tile, [a, b, c, d], out),
-            _ => unreachable!("1 to {ROWS_MAX} rows a call"),
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn rows<D: Dot, S: Sub, const N: usize>(tile: &[u8], acts: [&ActRow; N], out: &mut [[f32; TILE]]) {
+unsafe fn row<D: Dot, S: Sub>(tile: &[u8], act: &ActRow, out: &mut [f32; TILE]) {
     let blocks = tile.chunks_exact(S::BYTES);
-    let cols = blocks.len() * S::COUNT * QUANT;
-    let acts = acts.map(|row| Act::of(row, cols));
-    // SAFETY: blocks are whole, and every row has as many columns as they do, which was just checked.
+    let act = [Act::of(act, blocks.len() * S::COUNT * QUANT)];
+    // SAFETY: blocks are whole, and the row has as many columns as they do, which was just checked.
     unsafe {
-        let mut sums = [[_mm256_setzero_ps(); N]];
+        let mut sums = [_mm256_setzero_ps()];
         for (b, block) in blocks.enumerate() {
             for j in 0..S::COUNT {
-                multiply::<D, S, 1, N>(&[S::at(block.as_ptr(), j)], &acts, b * S::COUNT + j, &mut sums);
+                multiply::<D, S, 1>(&S::at(block.as_ptr(), j), &act, b * S::COUNT + j, &mut sums);
             }
         }
-        for (out, sum) in out.iter_mut().zip(sums[0]) {
-            _mm256_storeu_ps(out.as_mut_ptr(), sum);
-        }
+        _mm256_storeu_ps(out.as_mut_ptr(), sums[0]);
     }
 }
 
-/// Adds 32 columns of `T` tiles times `N` rows, those from the rows' sub-block `at` on, to sums.
+/// Adds 32 columns of a tile times `N` rows, those from the rows' sub-block `at` on, to sums.
 #[inline(always)]
-unsafe fn multiply<D: Dot, S: Sub, const T: usize, const N: usize>(
-    subs: &[S; T],
-    acts: &[Act; N],
-    at: usize,
-    sums: &mut [[__m256; N]; T],
-) {
+unsafe fn multiply<D: Dot, S: Sub, const N: usize>(sub: &S, acts: &[Act; N], at: usize, sums: &mut [__m256; N]) {
     // SAFETY: the caller vouches for the instructions and for 32 columns of every row.
     unsafe {
-        let mut whole = [[_mm256_setzero_si256(); N]; T];
+        let mut whole = [_mm256_setzero_si256(); N];
         match S::CLASS {
             Class::Offset { adds } => {
                 let adds = if D::WIDE { 8 } else { adds };
                 for first in (0..8).step_by(adds) {
-                    let part = groups::<D, S, T, N>(subs, acts, at, first, adds);
-                    for t in 0..T {
-                        for n in 0..N {
-                            let part = D::widen(part[t][n]);
-                            whole[t][n] = if first == 0 { part } else { _mm256_add_epi32(whole[t][n], part) };
-                        }
+                    let part = groups::<D, S, N>(sub, acts, at, first, adds);
+                    for n in 0..N {
+                        let part = D::widen(part[n]);
+                        whole[n] = if first == 0 { part } else { _mm256_add_epi32(whole[n], part) };
                     }
                 }
             }
             Class::Halves { adds } => {
                 let adds = if D::WIDE { 4 } else { adds };
                 for first in (0..8).step_by(adds) {
-                    let part = groups::<D, S, T, N>(subs, acts, at, first, adds);
-                    for t in 0..T {
-                        let s = subs[t].s(first / 4);
-                        for n in 0..N {
-                            let part = D::scale(part[t][n], s);
-                            whole[t][n] = if first == 0 { part } else { _mm256_add_epi32(whole[t][n], part) };
-                        }
+                    let part = groups::<D, S, N>(sub, acts, at, first, adds);
+                    let s = sub.s(first / 4);
+                    for n in 0..N {
+                        let part = D::scale(part[n], s);
+                        whole[n] = if first == 0 { part } else { _mm256_add_epi32(whole[n], part) };
                     }
                 }
             }
-            Class::Signed => signed::<D, S, T, N>(subs, acts, at, &mut whole),
+            Class::Signed => signed::<D, S, N>(sub, acts, at, &mut whole),
         }
-        for t in 0..T {
-            let d = subs[t].d();
-            for n in 0..N {
-                let scale = _mm256_mul_ps(d, _mm256_set1_ps((*acts[n].blocks.add(at)).scale));
-                sums[t][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[t][n]), scale, sums[t][n]);
-            }
-            match S::CLASS {
-                Class::Offset { .. } => {
-                    let m = subs[t].m(0);
-                    for n in 0..N {
-                        let weighted = _mm256_set1_ps((*acts[n].blocks.add(at)).weighted);
-                        sums[t][n] = _mm256_fmadd_ps(m, weighted, sums[t][n]);
-                    }
+        let d = sub.d();
+        for n in 0..N {
+            let scale = _mm256_mul_ps(d, _mm256_set1_ps((*acts[n].blocks.add(at)).scale));
+            sums[n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[n]), scale, sums[n]);
+        }
+        match S::CLASS {
+            Class::Offset { .. } => {
+                let m = sub.m(0);
+                for n in 0..N {
+                    let weighted = _mm256_set1_ps((*acts[n].blocks.add(at)).weighted);
+                    sums[n] = _mm256_fmadd_ps(m, weighted, sums[n]);
                 }
-                Class::Halves { .. } => {
-                    let m = [subs[t].m(0), subs[t].m(1)];
-                    for n in 0..N {
-                        let [first, second] = (*acts[n].blocks.add(at)).halves;
-                        sums[t][n] = _mm256_fmadd_ps(m[0], _mm256_set1_ps(first), sums[t][n]);
-                        sums[t][n] = _mm256_fmadd_ps(m[1], _mm256_set1_ps(second), sums[t][n]);
-                    }
-                }
-                Class::Signed => {}
             }
+            Class::Halves { .. } => {
+                let m = [sub.m(0), sub.m(1)];
+                for n in 0..N {
+                    let [first, second] = (*acts[n].blocks.add(at)).halves;
+                    sums[n] = _mm256_fmadd_ps(m[0], _mm256_set1_ps(first), sums[n]);
+                    sums[n] = _mm256_fmadd_ps(m[1], _mm256_set1_ps(second), sums[n]);
+                }
+            }
+            Class::Signed => {}
         }
     }
 }
@@ -176,26 +148,20 @@ unsafe fn four(act: Act, at: usize, g: usize) -> __m256i {
 
 /// Sums of `count` groups from `first` on, not yet widened.
 #[inline(always)]
-unsafe fn groups<D: Dot, S: Sub, const T: usize, const N: usize>(
-    subs: &[S; T],
+unsafe fn groups<D: Dot, S: Sub, const N: usize>(
+    sub: &S,
     acts: &[Act; N],
     at: usize,
     first: usize,
     count: usize,
-) -> [[__m256i; N]; T] {
+) -> [__m256i; N] {
     // SAFETY: as `multiply`.
     unsafe {
-        let mut sums = [[_mm256_setzero_si256(); N]; T];
+        let mut sums = [_mm256_setzero_si256(); N];
         for g in first..first + count {
-            let mut w = [_mm256_setzero_si256(); T];
-            for t in 0..T {
-                w[t] = subs[t].group(g);
-            }
+            let w = sub.group(g);
             for n in 0..N {
-                let a = four(acts[n], at, g);
-                for t in 0..T {
-                    sums[t][n] = D::add(sums[t][n], w[t], a);
-                }
+                sums[n] = D::add(sums[n], w, four(acts[n], at, g));
             }
         }
         sums
@@ -205,90 +171,94 @@ unsafe fn groups<D: Dot, S: Sub, const T: usize, const N: usize>(
 /// Products of signed quants: a weight's sign goes to the activation, so that the first factor is unsigned. One pair of
 /// products may be 2 · 128 · 127, so that nothing can be added in 16 bits.
 #[inline(always)]
-unsafe fn signed<D: Dot, S: Sub, const T: usize, const N: usize>(
-    subs: &[S; T],
-    acts: &[Act; N],
-    at: usize,
-    whole: &mut [[__m256i; N]; T],
-) {
+unsafe fn signed<D: Dot, S: Sub, const N: usize>(sub: &S, acts: &[Act; N], at: usize, whole: &mut [__m256i; N]) {
     // SAFETY: as `multiply`.
     unsafe {
         for g in 0..8 {
-            for t in 0..T {
-                let w = subs[t].group(g);
-                let size = _mm256_abs_epi8(w);
-                for n in 0..N {
-                    let a = _mm256_sign_epi8(four(acts[n], at, g), w);
-                    whole[t][n] = if D::WIDE {
-                        D::add(whole[t][n], size, a)
-                    } else {
-                        let pairs = D::add(_mm256_setzero_si256(), size, a);
-                        _mm256_add_epi32(whole[t][n], D::widen(pairs))
-                    };
+            let w = sub.group(g);
+            let size = _mm256_abs_epi8(w);
+            for n in 0..N {
+                let a = _mm256_sign_epi8(four(acts[n], at, g), w);
+                whole[n] = if D::WIDE {
+                    D::add(whole[n], size, a)
+                } else {
+                    let pairs = D::add(_mm256_setzero_si256(), size, a);
+                    _mm256_add_epi32(whole[n], D::widen(pairs))
+                };
+            }
+        }
+    }
+}
+
+/// 32 columns of a panel, of one of the forms below.
+#[derive(Clone, Copy)]
+struct Expanded<const FORM: usize>(*const PanelSub);
+
+const FORMS: [Class; 5] = [
+    Class::Offset { adds: 8 },
+    Class::Offset { adds: 4 },
+    Class::Halves { adds: 4 },
+    Class::Halves { adds: 2 },
+    Class::Signed,
+];
+
+impl<const FORM: usize> Sub for Expanded<FORM> {
+    const CLASS: Class = FORMS[FORM];
+    const COUNT: usize = 1;
+    const BYTES: usize = size_of::<PanelSub>();
+
+    #[inline(always)]
+    unsafe fn at(block: *const u8, _: usize) -> Self {
+        Self(block.cast())
+    }
+    #[inline(always)]
+    unsafe fn group(&self, g: usize) -> __m256i {
+        // SAFETY: a whole element of a panel.
+        unsafe { _mm256_load_si256((&raw const (*self.0).quants[g]).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn d(&self) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_load_ps((&raw const (*self.0).d).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn m(&self, half: usize) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_load_ps((&raw const (*self.0).m[half]).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn s(&self, half: usize) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_load_si256((&raw const (*self.0).s[half]).cast()) }
+    }
+}
+
+/// Brings sub-blocks of a stretch of blocks to the common form.
+#[inline(always)]
+unsafe fn expand<D: Dot, S: Sub>(blocks: &[u8], panel: &mut [PanelSub]) {
+    // SAFETY: the caller vouches for the instructions; every field is 32 bytes, aligned so; blocks are whole.
+    unsafe {
+        for (block, subs) in blocks.chunks_exact(S::BYTES).zip(panel.chunks_exact_mut(S::COUNT)) {
+            for (j, to) in subs.iter_mut().enumerate() {
+                let sub = S::at(block.as_ptr(), j);
+                for g in 0..8 {
+                    _mm256_store_si256(to.quants[g].as_mut_ptr().cast(), sub.group(g));
+                }
+                _mm256_store_ps(to.d.as_mut_ptr(), sub.d());
+                if !matches!(S::CLASS, Class::Signed) {
+                    _mm256_store_ps(to.m[0].as_mut_ptr(), sub.m(0));
+                }
+                if matches!(S::CLASS, Class::Halves { .. }) {
+                    _mm256_store_ps(to.m[1].as_mut_ptr(), sub.m(1));
+                    _mm256_store_si256(to.s[0].as_mut_ptr().cast(), sub.s(0));
+                    _mm256_store_si256(to.s[1].as_mut_ptr().cast(), sub.s(1));
                 }
             }
         }
     }
 }
 
-/// 32 columns of a panel.
-#[derive(Clone, Copy)]
-struct Expanded<S> {
-    at: *const PanelSub,
-    class: PhantomData<S>,
-}
-
-impl<S: Sub> Sub for Expanded<S> {
-    const CLASS: Class = S::CLASS;
-    const COUNT: usize = 1;
-    const BYTES: usize = size_of::<PanelSub>();
-
-    #[inline(always)]
-    unsafe fn at(block: *const u8, _: usize) -> Self {
-        Self { at: block.cast(), class: PhantomData }
-    }
-    #[inline(always)]
-    unsafe fn group(&self, g: usize) -> __m256i {
-        // SAFETY: a whole element of a panel.
-        unsafe { _mm256_load_si256((&raw const (*self.at).quants[g]).cast()) }
-    }
-    #[inline(always)]
-    unsafe fn d(&self) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_load_ps((&raw const (*self.at).d).cast()) }
-    }
-    #[inline(always)]
-    unsafe fn m(&self, half: usize) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_load_ps((&raw const (*self.at).m[half]).cast()) }
-    }
-    #[inline(always)]
-    unsafe fn s(&self, half: usize) -> __m256i {
-        // SAFETY: as above.
-        unsafe { _mm256_load_si256((&raw const (*self.at).s[half]).cast()) }
-    }
-}
-
-#[inline(always)]
-unsafe fn expand<S: Sub>(sub: &S, to: &mut PanelSub) {
-    // SAFETY: the caller vouches for the instructions; every field is 32 bytes, aligned so.
-    unsafe {
-        for g in 0..8 {
-            _mm256_store_si256(to.quants[g].as_mut_ptr().cast(), sub.group(g));
-        }
-        _mm256_store_ps(to.d.as_mut_ptr(), sub.d());
-        if !matches!(S::CLASS, Class::Signed) {
-            _mm256_store_ps(to.m[0].as_mut_ptr(), sub.m(0));
-        }
-        if matches!(S::CLASS, Class::Halves { .. }) {
-            _mm256_store_ps(to.m[1].as_mut_ptr(), sub.m(1));
-            _mm256_store_si256(to.s[0].as_mut_ptr().cast(), sub.s(0));
-            _mm256_store_si256(to.s[1].as_mut_ptr().cast(), sub.s(1));
-        }
-    }
-}
-
-/// The kernel for one or two tiles and any number of rows: `out[tile][row][row of the tile]`.
+/// The kernel for some tiles and any number of rows: `out[tile][row][row of the tile]`.
 ///
 /// # Safety
 /// As [`tile`].
@@ -300,108 +270,77 @@ pub(super) unsafe fn block<D: Dot>(
     panel: &mut Panel,
     out: &mut [[f32; TILE]],
 ) {
-    // SAFETY: passed on.
-    unsafe { by_kind!(kind, many::<D>(tiles, acts, panel, out)) }
-}
-
-#[inline(always)]
-unsafe fn many<D: Dot, S: Sub>(tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]) {
-    // SAFETY: passed on. How many tiles and rows go together is what fits the registers.
-    unsafe {
-        match (S::CLASS, tiles) {
-            (Class::Offset { .. }, [a, b]) if D::WIDE => stretch::<D, S, 2, 4>(&[*a, *b], acts, panel, out),
-            (Class::Offset { .. }, _) => {
-                for (tile, out) in tiles.iter().zip(out.chunks_exact_mut(acts.len())) {
-                    stretch::<D, S, 1, 3>(&[*tile], acts, panel, out);
+    let panel = &mut panel.subs[..];
+    let per_block = kind.block_cols() / QUANT;
+    let step = kind.block_bytes() * (panel.len() / per_block);
+    for (tile, out) in tiles.iter().zip(out.chunks_exact_mut(acts.len())) {
+        out.fill([0.0; TILE]);
+        let mut at = 0;
+        for blocks in tile.chunks(step) {
+            let subs = blocks.len() / kind.block_bytes() * per_block;
+            let filled = &mut panel[..subs];
+            // SAFETY: the caller vouches for the instructions. How many rows go together is what fits the registers:
+            // with 32 of them eight.
+            unsafe {
+                by_kind!(kind, expand::<D>(blocks, filled));
+                match kind.class() {
+                    Class::Offset { .. } if D::WIDE => stretch::<D, Expanded<0>, 8>(filled, acts, at, out),
+                    Class::Halves { .. } if D::WIDE => stretch::<D, Expanded<2>, 8>(filled, acts, at, out),
+                    Class::Signed if D::WIDE => stretch::<D, Expanded<4>, 8>(filled, acts, at, out),
+                    Class::Offset { adds: 8 } => stretch::<D, Expanded<0>, 3>(filled, acts, at, out),
+                    Class::Offset { .. } => stretch::<D, Expanded<1>, 3>(filled, acts, at, out),
+                    Class::Halves { adds: 4 } => stretch::<D, Expanded<2>, 4>(filled, acts, at, out),
+                    Class::Halves { .. } => stretch::<D, Expanded<3>, 4>(filled, acts, at, out),
+                    Class::Signed => stretch::<D, Expanded<4>, 4>(filled, acts, at, out),
                 }
             }
-            _ => {
-                for (tile, out) in tiles.iter().zip(out.chunks_exact_mut(acts.len())) {
-                    stretch::<D, S, 1, 4>(&[*tile], acts, panel, out);
-                }
-            }
+            at += subs;
         }
     }
 }
 
-/// Stretches of columns of `T` tiles, one after the other, times all rows, `N` at a time.
+/// A panel, whose columns begin at the rows' sub-block `at`, times all rows, `N` at a time, added to `out`.
 #[inline(always)]
-unsafe fn stretch<D: Dot, S: Sub, const T: usize, const N: usize>(
-    tiles: &[&[u8]; T],
-    acts: &[ActRow],
-    panel: &mut Panel,
-    out: &mut [[f32; TILE]],
-) {
-    let blocks = tiles[0].len() / S::BYTES;
-    let rows = acts.len();
-    assert!(tiles.iter().all(|tile| tile.len() >= blocks * S::BYTES) && out.len() >= T * rows);
-    let cols = blocks * S::COUNT * QUANT;
-    out[..T * rows].fill([0.0; TILE]);
-    let step = (PANEL_SUBS / S::COUNT).max(1);
-    for first in (0..blocks).step_by(step) {
-        let count = step.min(blocks - first);
-        let subs = count * S::COUNT;
-        // SAFETY: blocks are whole; the panel has room for `T` times as many sub-blocks; `Act::of` checks that every
-        // row has all columns, and `out` was just checked.
-        unsafe {
-            for (t, tile) in tiles.iter().enumerate() {
-                for i in 0..subs {
-                    let block = tile.as_ptr().add((first + i / S::COUNT) * S::BYTES);
-                    expand(&S::at(block, i % S::COUNT), &mut panel.subs[t * PANEL_SUBS + i]);
-                }
-            }
-            let panel = panel.subs.as_ptr();
-            let at = first * S::COUNT;
-            let mut row = 0;
-            while row + N <= rows {
-                panel_rows::<D, S, T, N>(panel, subs, &acts[row..row + N], at, cols, rows, out, row);
-                row += N;
-            }
-            while row < rows {
-                panel_rows::<D, S, T, 1>(panel, subs, &acts[row..row + 1], at, cols, rows, out, row);
-                row += 1;
-            }
-        }
-    }
-}
-
-/// `subs` sub-blocks of a panel times `N` rows, added to what `out` holds of the row `row` and those after it.
-#[allow(clippy::too_many_arguments)]
-#[inline(always)]
-unsafe fn panel_rows<D: Dot, S: Sub, const T: usize, const N: usize>(
-    panel: *const PanelSub,
-    subs: usize,
+unsafe fn stretch<D: Dot, S: Sub, const N: usize>(
+    panel: &[PanelSub],
     acts: &[ActRow],
     at: usize,
-    cols: usize,
-    rows: usize,
     out: &mut [[f32; TILE]],
-    row: usize,
 ) {
-    // SAFETY: as `stretch`.
+    // SAFETY: passed on.
     unsafe {
-        let mut from = [Act::of(&acts[0], cols).from(at); N];
-        for n in 1..N {
-            from[n] = Act::of(&acts[n], cols).from(at);
+        let (sets, rest) = acts.as_chunks::<N>();
+        let (of_sets, of_rest) = out.split_at_mut(N * sets.len());
+        for (acts, out) in sets.iter().zip(of_sets.as_chunks_mut::<N>().0) {
+            rows::<D, S, N>(panel, acts, at, out);
         }
-        let acts = from;
-        let mut sums = [[_mm256_setzero_ps(); N]; T];
-        for t in 0..T {
-            for n in 0..N {
-                sums[t][n] = _mm256_loadu_ps(out[t * rows + row + n].as_ptr());
-            }
+        for (act, out) in rest.iter().zip(of_rest) {
+            rows::<D, S, 1>(panel, std::array::from_ref(act), at, std::array::from_mut(out));
         }
-        for i in 0..subs {
-            let mut expanded = [Expanded { at: panel, class: PhantomData }; T];
-            for (t, expanded) in expanded.iter_mut().enumerate() {
-                expanded.at = panel.add(t * PANEL_SUBS + i);
-            }
-            multiply::<D, Expanded<S>, T, N>(&expanded, &acts, i, &mut sums);
+    }
+}
+
+#[inline(always)]
+unsafe fn rows<D: Dot, S: Sub, const N: usize>(
+    panel: &[PanelSub],
+    rows: &[ActRow; N],
+    at: usize,
+    out: &mut [[f32; TILE]; N],
+) {
+    // SAFETY: `Act::of` checks that every row has the panel's columns; the caller vouches for the instructions.
+    unsafe {
+        let cols = (at + panel.len()) * QUANT;
+        let mut acts = [Act::of(&rows[0], cols).from(at); N];
+        let mut sums = [_mm256_setzero_ps(); N];
+        for n in 0..N {
+            acts[n] = Act::of(&rows[n], cols).from(at);
+            sums[n] = _mm256_loadu_ps(out[n].as_ptr());
         }
-        for t in 0..T {
-            for n in 0..N {
-                _mm256_storeu_ps(out[t * rows + row + n].as_mut_ptr(), sums[t][n]);
-            }
+        for (i, sub) in panel.iter().enumerate() {
+            multiply::<D, S, N>(&S::at((&raw const *sub).cast(), 0), &acts, i, &mut sums);
+        }
+        for n in 0..N {
+            _mm256_storeu_ps(out[n].as_mut_ptr(), sums[n]);
         }
     }
 }
