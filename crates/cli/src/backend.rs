@@ -1,12 +1,12 @@
 //! Chooses the backend: the only place that names the CPU and the CUDA one.
 
-use crate::args::{Arith, Device, DeviceArgs, Transport};
+use crate::args::{Device, DeviceArgs, Transport};
 use crate::error::{Error, failure, input};
 use crate::limits::THREADS_MAX;
 use std::sync::Arc;
 use std::time::Duration;
 use tombolo_gguf::Gguf;
-use tombolo_model::{Backend, Capacity, Config, KvType};
+use tombolo_model::{Backend, Capacity, Config};
 
 /// Longest that a rank waits for another before it gives up.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -108,10 +108,7 @@ impl Place {
 
     /// Refuses a type of cache that there are no kernels for.
     pub(crate) fn check_kv(&self, device: &DeviceArgs) -> Result<(), Error> {
-        let of_gpus = match device.arith {
-            Arith::Production => KvType::F16,
-            Arith::F32 => KvType::F32,
-        };
+        let of_gpus = tombolo_model::Arith::from(device.arith).kv_type();
         match (self, device.kv_cache_dtype.kind()) {
             (Place::Cuda { .. }, Some(kind)) if kind != of_gpus => Err(input(format!(
                 "--kv-cache-dtype {}: the GPU backend keeps keys and values in {} with this arithmetic; --device cpu takes others",

@@ -112,8 +112,9 @@ pub(crate) fn load(
     let (choice, shape) = plan(gguf, config, device, split)?;
     if matches!(choice.place, Place::Cpu { .. }) {
         let programs = programs(gguf, config, choice.ranks)?;
-        Needs::of(gguf, &programs, capacity, device.arith.into(), device.kv_cache_dtype.kind())
-            .check(memory::available())?;
+        let arith = tombolo_model::Arith::from(device.arith);
+        let kv = device.kv_cache_dtype.kind().unwrap_or(arith.kv_type());
+        Needs::of(gguf, &programs, capacity, arith, kv).check(memory::available())?;
     }
     let started = Instant::now();
     let name = name(config);

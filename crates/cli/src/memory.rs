@@ -4,7 +4,7 @@
 use crate::error::{Error, input};
 use crate::output;
 use tombolo_gguf::Gguf;
-use tombolo_model::{Arith, BLOCK_TOKENS, Capacity, KvType, Program};
+use tombolo_model::{Arith, BLOCK_TOKENS, Capacity, KvGroup, KvType, Program};
 
 /// What the ranks of a model take of the processor's memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,19 +15,20 @@ pub(crate) struct Needs {
 
 impl Needs {
     /// Of every rank together.
-    pub(crate) fn of(gguf: &Gguf, programs: &[Program], capacity: Capacity, arith: Arith, kv: Option<KvType>) -> Self {
-        let (copies, usual) = match arith {
-            Arith::Production => (1, KvType::F16),
+    pub(crate) fn of(gguf: &Gguf, programs: &[Program], capacity: Capacity, arith: Arith, kv: KvType) -> Self {
+        let copies = match arith {
+            Arith::Production => 1,
             // Weights are read where the file is mapped.
-            Arith::F32 => (0, KvType::F32),
+            Arith::F32 => 0,
         };
         // Weights that are made are held once more.
         let copies = copies + u64::from(gguf.is_made());
         let weights: u64 = programs.iter().map(|p| p.weight_bytes() as u64).sum();
         let tokens = (capacity.blocks * BLOCK_TOKENS) as u64;
-        let per_token = |p: &Program| p.groups.iter().map(|g| (g.layers * g.values_per_token()) as u64).sum::<u64>();
-        let per_token = kv.unwrap_or(usual).bytes(programs.iter().map(per_token).sum::<u64>() as usize) as u64;
-        Self { weights: weights.saturating_mul(copies), cache: per_token.saturating_mul(tokens) }
+        let bytes = |g: &KvGroup| kv.bytes(g.layers * g.values_per_token()) as u64;
+        let per_token = |p: &Program| p.groups.iter().map(bytes).sum::<u64>();
+        let cache = programs.iter().map(per_token).sum::<u64>().saturating_mul(tokens);
+        Self { weights: weights.saturating_mul(copies), cache }
     }
 
     /// Refuses what does not fit.

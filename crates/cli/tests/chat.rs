@@ -131,3 +131,20 @@ fn ctrl_c_ends_an_answer_and_not_the_chat() {
     terminal.press("/exit\r");
     terminal.expect_end(0);
 }
+
+#[test]
+fn without_a_template_every_line_is_a_text_of_its_own() {
+    let mut terminal = Terminal::start(&["run", "-n", "4", "--temp", "0", "--device", "cpu"]);
+    terminal.expect("not for answers");
+    terminal.expect("Write how a text begins");
+    terminal.press("/help\r");
+    terminal.expect("beginning of a text");
+    terminal.press("/system be brief\r");
+    terminal.expect("there is no /system");
+    terminal.press("And the king said\r");
+    terminal.expect("prompt 5 tokens");
+    terminal.press("/again\r");
+    terminal.expect("prompt 1 tokens (and 4 cached)");
+    terminal.press("\u{4}");
+    terminal.expect_end(0);
+}

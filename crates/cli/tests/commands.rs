@@ -34,7 +34,7 @@ fn a_seed_repeats_an_answer() {
 
 #[test]
 fn splitting_changes_no_token() {
-    for model in ["tiny-llama.gguf", "tiny-qwen3.gguf"] {
+    for model in ["tiny-llama.gguf", "tiny-qwen3.gguf", "tiny-gemma3.gguf", "tiny-gpt-oss.gguf"] {
         let model = golden(model);
         let with = |ranks: &str| {
             let options = ["-n", "12", "--temp", "0", "--arith", "f32", "--device", "cpu", "-tp", ranks];
@@ -58,6 +58,24 @@ fn logits_match_the_reference() {
             assert_eq!(json["same_top_percent"], 100.0);
         }
     }
+}
+
+/// Two bytes a value less than four, and one: each is said, and costs a little precision.
+#[test]
+fn the_cache_has_the_type_that_was_asked_for() {
+    let (model, reference) = (golden("tiny-gemma3.gguf"), golden("tiny-gemma3.safetensors"));
+    let args = ["logits", text(&model), "--compare", text(&reference), "--arith", "f32", "--device", "cpu", "--json"];
+    let difference = |kind: &str| {
+        let ran = succeed(&[args.as_slice(), &["--kv-cache-dtype", kind]].concat());
+        let said = if kind == "auto" { "KV in f32".to_string() } else { format!("KV in {kind}") };
+        assert!(ran.err.contains(&said), "{kind}: {}", ran.err);
+        serde_json::from_str::<serde_json::Value>(&ran.out).unwrap()["mean_abs_diff"].as_f64().unwrap()
+    };
+    let by_type = ["auto", "f32", "f16", "bf16", "q8_0"].map(difference);
+    assert_eq!(by_type[0], by_type[1]);
+    assert!(by_type.windows(2).all(|w| w[0] <= w[1]) && by_type[4] < 0.1, "{by_type:?}");
+    let ran = run(&[args.as_slice(), &["--kv-cache-dtype", "q3"]].concat());
+    assert_eq!(ran.code, Some(2), "{}", ran.err);
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub struct Options {
     pub threads: usize,
     /// How numbers are kept and multiplied.
     pub arith: Arith,
-    /// How keys and values are kept; `None`: in f32 with [`Arith::F32`], else in f16.
+    /// How keys and values are kept; `None`: as [`Arith::kv_type`] says.
     pub kv: Option<KvType>,
     /// How long a rank waits for another before it gives up.
     pub deadline: Duration,
@@ -52,10 +52,7 @@ pub struct Options {
 
 impl Options {
     fn kv_type(&self) -> KvType {
-        self.kv.unwrap_or(match self.arith {
-            Arith::F32 => KvType::F32,
-            Arith::Production => KvType::F16,
-        })
+        self.kv.unwrap_or(self.arith.kv_type())
     }
 }
 

@@ -118,9 +118,10 @@ impl Store {
     }
 }
 
-/// A group of Q8_0: the scale, `max |x| / 127`, as a half, and the values as multiples of it.
+/// A group of Q8_0: the scale, `max |x| / 127` rounded to a half, and the values as multiples of what it became.
 fn quantize(values: &[f32; QUANT]) -> (u16, [i8; QUANT]) {
-    let scale = values.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0;
-    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    (f16::from_f32(scale).to_bits(), values.map(|v| (v * inverse).round() as i8))
+    let most = values.iter().fold(0f32, |most, v| most.max(v.abs()));
+    let scale = f16::from_f32((most / 127.0).min(f16::MAX.to_f32()));
+    let inverse = if scale > f16::ZERO { 1.0 / scale.to_f32() } else { 0.0 };
+    (scale.to_bits(), values.map(|v| (v * inverse).round() as i8))
 }

@@ -3,6 +3,7 @@
 mod attention;
 mod experts;
 mod pointwise;
+mod stores;
 
 use crate::grid::Grid;
 use crate::kernels::tests::{Random, random_blocks};

@@ -3,8 +3,10 @@
 mod common;
 
 use common::{How, Model, Reference, data, max_difference, step};
-use tombolo_cpu::Tier;
-use tombolo_model::Arith;
+use std::sync::Arc;
+use tombolo_cpu::{Options, Tier};
+use tombolo_gguf::Gguf;
+use tombolo_model::{Arith, Capacity, Config, KvType, Step};
 
 /// Prefill of everything, then the decode tokens one by one, compared with the reference.
 fn check(name: &str, tps: &[usize], tolerance: f32) {
@@ -85,4 +87,39 @@ fn tiny_gemma3() {
 #[test]
 fn tiny_gpt_oss() {
     check("tiny-gpt-oss", &[1, 2, 4, 8], 1e-4);
+}
+
+/// What a cache in fewer bits costs: within a bound that its type's precision gives, and the same bits however the rows
+/// came. With windows, sinks, latents and index keys.
+#[test]
+fn caches_of_every_type_stay_close() {
+    let types = [(KvType::F16, 0.002), (KvType::BF16, 0.02), (KvType::Q8_0, 0.1)];
+    // Where an indexer chooses otherwise, a position's logits are quite different ones.
+    for (name, slack) in [("tiny-gemma3", 1.0), ("tiny-gpt-oss", 1.0), ("tiny-glm-dsa", 5.0)] {
+        let reference = Reference::open(&format!("{name}.safetensors"));
+        let (prompt, want) = (reference.tokens("tokens"), reference.f32s("logits"));
+        // Latents of 48 values do not make groups of 32.
+        for (kv, most) in types.into_iter().filter(|t| t.0 != KvType::Q8_0 || name != "tiny-glm-dsa") {
+            let how = How { kv: Some(kv), ..How::new(1, Arith::F32) };
+            let mut model = Model::load(&data(&format!("{name}.gguf")), how);
+            let whole = model.run(&[step(0, &prompt, true)]).remove(0).logits;
+            let mean = whole.iter().zip(&want).map(|(a, b)| (a - b).abs()).sum::<f32>() / want.len() as f32;
+            println!("{name}, {}: off by {mean} on average", kv.name());
+            assert!(mean > 0.0 && mean <= slack * most, "{name}, {}: off by {mean} on average", kv.name());
+            let mut model = Model::load(&data(&format!("{name}.gguf")), how);
+            let steps: Vec<Step> = prompt.iter().enumerate().map(|(i, &t)| step(i, &[t], true)).collect();
+            let one_by_one: Vec<f32> = model.run(&steps).into_iter().flat_map(|o| o.logits).collect();
+            assert!(one_by_one == whole, "{name}, {}: rows one by one differ", kv.name());
+        }
+    }
+}
+
+#[test]
+fn latents_that_do_not_make_groups_are_refused() {
+    let gguf = Arc::new(Gguf::open(&data("tiny-deepseek3.gguf")).unwrap());
+    let config = Config::from_gguf(&gguf).unwrap();
+    let options = Options { kv: Some(KvType::Q8_0), threads: 1, ..Options::default() };
+    let error = tombolo_cpu::load(gguf, &config, 1, Capacity::new(8, 1, 64), &options).err().unwrap();
+    let want = "keys and values of 48 per head cannot be kept in q8_0: it takes multiples of 32";
+    assert_eq!(error.to_string(), want);
 }

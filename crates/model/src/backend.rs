@@ -6,11 +6,21 @@ use std::sync::Arc;
 /// How numbers are kept and multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Arith {
-    /// The quick path: activations quantized to 8 bits where the weights are quantized, KV in 16 bits on GPUs.
+    /// The quick path: activations quantized to 8 bits where the weights are quantized, KV in 16 bits.
     #[default]
     Production,
     /// Every activation, dot product, KV entry and wire value in f32: for gates against reference logits.
     F32,
+}
+
+impl Arith {
+    /// How keys and values are kept where nobody asks for something else.
+    pub fn kv_type(self) -> KvType {
+        match self {
+            Arith::Production => KvType::F16,
+            Arith::F32 => KvType::F32,
+        }
+    }
 }
 
 /// How keys and values are kept in the cache.
