@@ -10,7 +10,7 @@ All matrices are rounded to BF16 before the reference sees them, so the file hol
 import argparse
 import hashlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -48,6 +48,8 @@ class Model:
     shared: int = 1
     legacy: bool = False  # keys and values in one matrix, sizes of heads under the old names
     scaling: dict = field(default_factory=dict)
+    draft: bool = False  # has the block that drafts tokens
+    draft_head: bool = False  # which has an embedding and an output matrix of its own
 
 
 MLA = dict(q_lora_rank=64, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32)
@@ -65,6 +67,7 @@ MODELS = [
         MLA | MOE | INDEX | dict(n_group=1, topk_group=1, norm_topk_prob=True),
         eps=1e-5,
         layers=4,
+        draft=True,
     ),
     # Two groups of experts, and a context stretched by YaRN that the tokens reach into.
     Model(
@@ -93,6 +96,8 @@ MODELS = [
         MOE
         | dict(head_dim=32, num_key_value_heads=2, n_group=1, topk_group=1, norm_topk_prob=True)
         | dict(use_qk_norm=True, attention_bias=True),
+        draft=True,
+        draft_head=True,
     ),
 ]
 
@@ -147,6 +152,57 @@ def fill(model: torch.nn.Module, m: Model, seed: int) -> torch.Tensor:
                 r = r * p.shape[-1] ** -0.5
             p.copy_(r.to(torch.bfloat16).float())
     return torch.randint(2, m.vocabulary, (1, PREFILL), generator=g)
+
+
+class Draft:
+    """The block that drafts tokens: transformers' own model with one layer, over what is made of a hidden state and the
+    token after it (DeepSeek-V3, section 2.2)."""
+
+    def __init__(self, trunk: torch.nn.Module, m: Model):
+        config = m.config | dict(first_k_dense_replace=0)
+        self.block = build(replace(m, layers=1, config=config))
+        fill(self.block, m, 1000 + m.seed)
+        if not m.draft_head:
+            self.block.model.embed_tokens, self.block.lm_head = trunk.model.embed_tokens, trunk.lm_head
+        g = torch.Generator().manual_seed(2000 + m.seed)
+        self.enorm, self.hnorm = ((1.0 + 0.1 * torch.randn(m.hidden, generator=g)) for _ in range(2))
+        projection = torch.randn(m.hidden, 2 * m.hidden, generator=g) * (2 * m.hidden) ** -0.5
+        self.eh_proj = projection.to(torch.bfloat16).float()
+        self.eps = m.eps
+
+    def normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * weight
+
+    def joined(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        embedded = self.block.model.embed_tokens(tokens)
+        both = torch.cat((self.normed(embedded, self.enorm), self.normed(hidden, self.hnorm)), -1)
+        return both @ self.eh_proj.T
+
+    @torch.no_grad()
+    def reference(self, trunk: torch.nn.Module, prompt: torch.Tensor) -> dict[str, np.ndarray]:
+        """Logits after every token of the prompt but the first, and of one step more from the block's own result."""
+        hidden = trunk.model(input_ids=prompt, use_cache=False).last_hidden_state[:, :-1]
+        inputs = self.joined(hidden, prompt[:, 1:])
+        results = self.block.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+        logits = self.block.lm_head(results)[0]
+        token = logits[-1].argmax()[None, None]
+        inputs = torch.cat((inputs, self.joined(results[:, -1:], token)), 1)
+        results = self.block.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+        return {
+            "draft_logits": logits.numpy().copy(),
+            "draft_next_logits": self.block.lm_head(results)[0, -1].numpy().copy(),
+        }
+
+    def tensors(self, m: Model) -> dict[str, torch.Tensor]:
+        one = replace(m, layers=1)
+        block = tensors(one, self.block.config, self.block.state_dict())
+        out = {f"blk.{m.layers}.{name[6:]}": value for name, value in block.items() if name.startswith("blk.0.")}
+        own = {"shared_head_norm": "output_norm"}
+        if m.draft_head:
+            own |= {"embed_tokens": "token_embd", "shared_head_head": "output"}
+        parts = {name: block[f"{source}.weight"] for name, source in own.items()}
+        parts |= {"enorm": self.enorm, "hnorm": self.hnorm, "eh_proj": self.eh_proj}
+        return out | {f"blk.{m.layers}.nextn.{name}.weight": value for name, value in parts.items()}
 
 
 class Watch:
@@ -221,7 +277,9 @@ def run(model: torch.nn.Module, prompt: torch.Tensor) -> tuple[dict[str, np.ndar
 def metadata(w: gguf.GGUFWriter, m: Model, c) -> None:
     w.add_name(m.name)
     w.add_license("cc0-1.0")
-    w.add_block_count(m.layers)
+    w.add_block_count(m.layers + int(m.draft))
+    if m.draft:
+        w.add_nextn_predict_layers(1)
     w.add_context_length(512)
     w.add_embedding_length(m.hidden)
     w.add_feed_forward_length(m.feed_forward)
@@ -273,7 +331,7 @@ def metadata(w: gguf.GGUFWriter, m: Model, c) -> None:
         w.add_uint32(prefix + "indexer.head_count", c.index_n_heads)
         w.add_uint32(prefix + "indexer.key_length", c.index_head_dim)
         w.add_uint32(prefix + "indexer.top_k", c.index_topk)
-        w.add_array(prefix + "indexer.types", [kind == "full" for kind in c.indexer_types])
+        w.add_array(prefix + "indexer.types", [kind == "full" for kind in c.indexer_types] + [True] * m.draft)
 
 
 PARTS = {
@@ -369,9 +427,14 @@ def main() -> None:
             continue
         reference, gaps = run(model, fill(model, m, m.seed))
         assert quality(gaps) >= 1.0, f"{m.name}: gaps {gaps}, try another seed"
+        values = tensors(m, model.config, model.state_dict())
+        if m.draft:
+            draft = Draft(model, m)
+            reference |= draft.reference(model, torch.from_numpy(reference["tokens"]).long()[None])
+            values |= draft.tensors(m)
         args.out.mkdir(parents=True, exist_ok=True)
         paths = [args.out / f"{m.name}.{end}" for end in ("gguf", "safetensors")]
-        write(paths[0], m, model.config, tensors(m, model.config, model.state_dict()))
+        write(paths[0], m, model.config, values)
         save_file(reference, paths[1])
         print(f"{m.name}: logits std {reference['logits'].std():.2f}, gaps {gaps}")
         for path in paths:

@@ -223,6 +223,15 @@ pub(crate) struct SplitArgs {
     pub(crate) tensor_parallel_size: Option<usize>,
 }
 
+/// Speculative decoding.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DraftArgs {
+    /// Tokens that the model's own drafting block (MTP), where it has one, guesses ahead of every step; 0: none. The output
+    /// is the same [default: 1]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) draft_max: Option<usize>,
+}
+
 /// How tokens are drawn.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SamplingArgs {

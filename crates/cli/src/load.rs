@@ -65,8 +65,13 @@ fn open_dummy(name: &str) -> Result<Arc<Gguf>, Error> {
     preset.blueprint().open(dummy::SEED).map(Arc::new).map_err(failure)
 }
 
-/// Reads a model's shape.
+/// Reads a model's shape, without what drafts tokens.
 pub(crate) fn config(gguf: &Gguf, dense_attention: bool) -> Result<Config, Error> {
+    Ok(drafting_config(gguf, dense_attention)?.without_draft())
+}
+
+/// Reads a model's shape, with what drafts tokens where the file has it.
+pub(crate) fn drafting_config(gguf: &Gguf, dense_attention: bool) -> Result<Config, Error> {
     let mut config = Config::from_gguf(gguf).map_err(|e| at_file(gguf, &e))?;
     if dense_attention && !config.force_dense_attention() {
         output::say("--dense-attention changes nothing: this model has no indexer");
@@ -84,7 +89,7 @@ pub(crate) fn at_file(gguf: &Gguf, error: &dyn std::fmt::Display) -> Error {
 
 /// Room for one sequence of `context` tokens, prefilled `rows` at a time, with as many rows of logits as `logits_rows`.
 pub(crate) fn capacity(rows: usize, logits_rows: usize, context: usize) -> Capacity {
-    Capacity { rows, sequences: logits_rows, context, blocks: context.div_ceil(BLOCK_TOKENS) }
+    Capacity { rows, sequences: logits_rows, logits: logits_rows, context, blocks: context.div_ceil(BLOCK_TOKENS) }
 }
 
 /// Where a model that was opened will run, and its shape there. Loads nothing: what cannot be is refused here.
@@ -136,8 +141,9 @@ fn name(config: &Config) -> String {
 
 /// Builds every rank's program before anything is loaded: an illegal split is refused here.
 fn shape(gguf: &Gguf, config: &Config, size: usize) -> Result<Shape, Error> {
-    let groups = programs(gguf, config, size)?.last().map_or(0, |p| p.groups.len());
-    Ok(Shape { vocabulary: config.vocabulary, groups })
+    let programs = programs(gguf, config, size)?;
+    let groups = programs.last().map_or(0, |p| p.groups.len());
+    Ok(Shape { vocabulary: config.vocabulary, groups, drafts: config.draft.is_some() })
 }
 
 fn programs(gguf: &Gguf, config: &Config, size: usize) -> Result<Vec<Program>, Error> {

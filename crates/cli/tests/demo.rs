@@ -79,3 +79,45 @@ fn a_pipe_is_gone_on_with() {
     // What is gone on with is shown on a terminal only.
     assert!(!ran.out.contains("beginning") && ran.out.trim().len() > 8, "{}", ran.out);
 }
+
+/// Greedy or not, on any number of ranks, in either arithmetic: drafts are confirmed or thrown away, nothing else.
+#[test]
+fn drafts_change_no_token() {
+    let run = |more: &[&str]| -> serde_json::Value {
+        let args = ["run", "-p", "And the king said", "-n", "96", "--json", "--device", "cpu"];
+        serde_json::from_str(&succeed(&[&args, more].concat()).out).unwrap()
+    };
+    for how in [&["--temp", "0"][..], &["--seed", "7"], &["--seed", "7", "--temp", "1", "--top-k", "0", "--top-p", "1"]]
+    {
+        for ranks in ["1", "2", "4"] {
+            let mut accepted = Vec::new();
+            let with = |drafts: &str| run(&[how, &["-tp", ranks, "--draft-max", drafts]].concat());
+            let plain = with("0");
+            assert!(plain.get("drafts").is_none());
+            for drafts in ["1", "3"] {
+                let drafting = with(drafts);
+                assert_eq!(drafting["tokens"], plain["tokens"], "{how:?}, {ranks} ranks, {drafts} drafts");
+                let of = |key: &str| drafting["drafts"][key].as_f64().unwrap();
+                assert!((of("tokens_per_step") > 1.2) && of("accepted") < of("drafted"), "{drafting}");
+                accepted.push(of("accepted") / of("drafted"));
+            }
+            // A guess of a guess is worse.
+            assert!(accepted[0] > accepted[1] && accepted[0] > 0.25, "{accepted:?}");
+        }
+    }
+    let arith = |drafts: &str| run(&["--arith", "f32", "--temp", "0", "--draft-max", drafts]);
+    assert_eq!(arith("2")["tokens"], arith("0")["tokens"]);
+}
+
+#[test]
+fn drafts_that_cannot_be_are_refused() {
+    let check = |args: &[&str], want: &str| {
+        let ran = common::run(args);
+        assert_eq!((ran.code, ran.err.lines().last().unwrap()), (Some(2), want));
+    };
+    let args = ["run", "-p", "x", "--device", "cpu", "--draft-max"];
+    check(&[&args[..], &["17"]].concat(), "error: --draft-max 17: 16 at most");
+    let llama = common::golden("tiny-llama.gguf");
+    let want = format!("error: {}: --draft-max 1: the model has no block that drafts tokens (MTP)", text(&llama));
+    check(&["run", text(&llama), "--tokens", "1", "--device", "cpu", "--draft-max", "1"], &want);
+}

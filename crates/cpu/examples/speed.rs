@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             draft: false,
         };
         let rows = tokens.into_iter().enumerate().map(row).collect();
-        let step = Step { rows, sequences: vec![Sequence { tables: tables.clone() }], full_logits: false };
+        let step = Step { rows, sequences: vec![Sequence { tables: tables.clone() }], ..Step::default() };
         rank.submit(Arc::new(step)).and_then(|()| rank.collect())
     };
     let token = |i: usize| Token::Host((i * 7919 % config.vocabulary) as u32);

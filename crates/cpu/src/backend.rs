@@ -14,8 +14,8 @@ use std::sync::Arc;
 use tombolo_collective::ThreadRank;
 use tombolo_gguf::Gguf;
 use tombolo_model::{
-    Arith, BLOCK_TOKENS, Backend, BackendError, Capacity, Config, KvType, Program, Rows, Shard, Step, StepOutput,
-    Values,
+    Arith, BLOCK_TOKENS, Backend, BackendError, Before, Capacity, Config, KvType, Pass, Program, Rows, Shard, Step,
+    StepError, StepOutput, Values,
 };
 
 /// Most steps that wait to be collected.
@@ -25,6 +25,8 @@ const QUEUE_MAX: usize = 8;
 pub(crate) struct CpuBackend {
     pub(crate) program: Program,
     pub(crate) stages: Vec<Stage>,
+    /// Of the pass that drafts tokens.
+    pub(crate) draft: Vec<Stage>,
     pub(crate) held: Vec<Held>,
     pub(crate) kv: Vec<Cache>,
     /// Activations, in the order of the program's buffers.
@@ -39,8 +41,8 @@ pub(crate) struct CpuBackend {
     kv_type: KvType,
     capacity: Capacity,
     queue: VecDeque<Arc<Step>>,
-    /// How many tokens the last submitted step will draw.
-    drawn: usize,
+    /// What the last submitted step will leave.
+    before: Before,
     /// What ended this rank.
     broken: Option<String>,
 }
@@ -91,7 +93,7 @@ impl CpuBackend {
         let buffers = program.buffers.iter().map(|buffer| {
             let rows = match buffer.rows {
                 Rows::Batch => capacity.rows,
-                Rows::Logits => capacity.sequences,
+                Rows::Logits => capacity.logits,
             };
             let len = rows * buffer.width;
             let no_room =
@@ -100,7 +102,8 @@ impl CpuBackend {
         });
         let buffers = buffers.collect::<Result<_, _>>()?;
         Ok(Self {
-            stages: stages(&program),
+            stages: stages(&program, &program.ops),
+            draft: stages(&program, &program.draft),
             program,
             held,
             kv,
@@ -114,7 +117,7 @@ impl CpuBackend {
             kv_type: kind,
             capacity,
             queue: VecDeque::new(),
-            drawn: 0,
+            before: Before::default(),
             broken: None,
         })
     }
@@ -159,8 +162,11 @@ impl Backend for CpuBackend {
         if self.queue.len() == QUEUE_MAX {
             return Err(self.device_error(format!("{QUEUE_MAX} steps wait to be collected already")));
         }
-        step.check(&self.capacity, self.program.groups.len(), self.program.vocabulary, self.drawn)?;
-        self.drawn = step.logits_rows();
+        step.check(&self.capacity, self.program.groups.len(), self.program.vocabulary, self.before)?;
+        if step.pass != Pass::Trunk && self.draft.is_empty() {
+            return Err(StepError::NoDraft.into());
+        }
+        self.before = step.left();
         self.queue.push_back(step);
         Ok(())
     }

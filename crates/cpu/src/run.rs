@@ -15,7 +15,8 @@ use crate::weights::Held;
 use std::ops::Range;
 use tombolo_collective::Silent;
 use tombolo_model::{
-    Activation, BackendError, BufferId, ExpertMatrix, Op, RopeId, RopeStyle, Rows, Step, StepOutput, Token, WeightId,
+    Activation, BackendError, BufferId, ExpertMatrix, Op, Pass, RopeId, RopeStyle, Rows, Step, StepOutput, Token,
+    WeightId,
 };
 
 /// Fewer values than this are not worth handing to another thread.
@@ -53,14 +54,20 @@ impl CpuBackend {
         let rowset = self.rowset(step)?;
         self.turns(step);
         let mut output = StepOutput::default();
-        let stages = std::mem::take(&mut self.stages);
+        let stages = std::mem::take(match step.pass {
+            Pass::Trunk => &mut self.stages,
+            Pass::Draft { .. } => &mut self.draft,
+        });
         let last = step.rows.iter().map(|row| row.position as usize).max().unwrap_or(0);
         let mut needed = stages.iter().filter(|stage| stage.from <= last);
         let result = needed.try_for_each(|stage| match &stage.work {
             Work::Linears { x, products } => self.linears(*x, products, &rowset).map_err(|s| self.error(s, "linear")),
             Work::One(op) => self.operation(op, step, &rowset, &mut output).map_err(|stop| self.error(stop, op.name())),
         });
-        self.stages = stages;
+        match step.pass {
+            Pass::Trunk => self.stages = stages,
+            Pass::Draft { .. } => self.draft = stages,
+        }
         result.map(|()| output)
     }
 
@@ -79,8 +86,12 @@ impl CpuBackend {
             Token::Prev(index) => self.last_tokens.get(index as usize).copied(),
         };
         let tokens: Option<Vec<u32>> = step.rows.iter().map(|row| token(row.token)).collect();
-        let wanted =
-            step.rows.iter().filter_map(|row| row.sample.map(|sampling| Wanted { sampling, position: row.position }));
+        // A draft is drawn by the chance that the row which may confirm it will have.
+        let ahead = u32::from(step.pass != Pass::Trunk);
+        let wanted = step
+            .rows
+            .iter()
+            .filter_map(|row| row.sample.map(|sampling| Wanted { sampling, position: row.position + ahead }));
         Ok(Rowset {
             tokens: tokens.ok_or_else(|| self.device_error("a token of a step that failed is asked for"))?,
             logits: (0..step.rows.len()).filter(|&i| step.rows[i].sample.is_some()).collect(),
@@ -153,6 +164,12 @@ impl CpuBackend {
     fn operation(&mut self, op: &Op, step: &Step, rowset: &Rowset, output: &mut StepOutput) -> Result<(), Stop> {
         match *op {
             Op::Embed { table, scale, out } => self.embed(table, scale, out, rowset)?,
+            Op::PreviousRows { x, out } => {
+                let Pass::Draft { hidden } = &step.pass else { unreachable!("only drafts look back") };
+                let rows = hidden.iter().map(|&row| row as usize);
+                self.copy_rows(x, out, rows);
+            }
+            Op::Concat { first, second, out } => self.concat(first, second, out, rowset),
             Op::RmsNorm { x, weight, out, eps } => {
                 if x != out {
                     self.copy(x, out, rowset);
@@ -215,14 +232,7 @@ impl CpuBackend {
                 // SAFETY: every value is in one task's range.
                 self.pool.split(used.len(), GRAIN_VALUES, &|part| softcap(unsafe { grid.rows(part) }, cap))?;
             }
-            Op::GatherRows { x, out } => {
-                let width = self.width(x);
-                let mut memory = take(&mut self.buffers, out);
-                for (to, &from) in memory.chunks_exact_mut(width).zip(&rowset.logits) {
-                    to.copy_from_slice(&self.buffers[x.index()][from * width..][..width]);
-                }
-                self.buffers[out.index()] = memory;
-            }
+            Op::GatherRows { x, out } => self.copy_rows(x, out, rowset.logits.iter().copied()),
             Op::Sample { logits } => {
                 let used = self.used(logits, rowset);
                 let logits = &self.buffers[logits.index()][used];
@@ -259,6 +269,29 @@ impl CpuBackend {
         let mut memory = take(&mut self.buffers, to);
         memory[used.clone()].copy_from_slice(&self.buffers[from.index()][used]);
         self.buffers[to.index()] = memory;
+    }
+
+    /// `to` becomes the `rows` of `from`.
+    fn copy_rows(&mut self, from: BufferId, to: BufferId, rows: impl Iterator<Item = usize>) {
+        let width = self.width(from);
+        let mut memory = take(&mut self.buffers, to);
+        for (to, from_row) in memory.chunks_exact_mut(width).zip(rows) {
+            to.copy_from_slice(&self.buffers[from.index()][from_row * width..][..width]);
+        }
+        self.buffers[to.index()] = memory;
+    }
+
+    fn concat(&mut self, first: BufferId, second: BufferId, out: BufferId, rowset: &Rowset) {
+        let (width, second_width) = (self.width(first), self.width(second));
+        let used = self.used(out, rowset);
+        let mut memory = take(&mut self.buffers, out);
+        let (first, second) = (&self.buffers[first.index()], &self.buffers[second.index()]);
+        let halves = first.chunks_exact(width).zip(second.chunks_exact(second_width));
+        for (row, (first, second)) in memory[used.clone()].chunks_exact_mut(width + second_width).zip(halves) {
+            row[..width].copy_from_slice(first);
+            row[width..].copy_from_slice(second);
+        }
+        self.buffers[out.index()] = memory;
     }
 
     /// Norms every `weight.cols` neighbouring values of a buffer, in place.

@@ -66,7 +66,12 @@ pub(crate) fn sample(
 }
 
 fn summarise(kernels: &Kernels, logits: &[f32], first: u32, sampling: &Sampling) -> Summary {
+    let top_k = sampling.top_k as usize;
     if !sampling.is_greedy() {
+        if (1..=CANDIDATES.min(logits.len())).contains(&top_k) {
+            // A weight of everything costs more than all the rest of a draw.
+            return Summary::best(logits, first, top_k);
+        }
         return Summary::of(logits, first, sampling.temperature, CANDIDATES);
     }
     // Nothing but the best is looked at.
@@ -170,6 +175,16 @@ mod tests {
 
     fn program(shard: Shard, vocabulary: usize, vocabulary_start: usize) -> Program {
         let (weights, groups, ropes, ops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Program { shard, vocabulary, vocabulary_start, buffers: Vec::new(), weights, groups, ropes, ops }
+        Program {
+            shard,
+            vocabulary,
+            vocabulary_start,
+            buffers: Vec::new(),
+            weights,
+            groups,
+            ropes,
+            ops,
+            draft: Vec::new(),
+        }
     }
 }

@@ -154,7 +154,7 @@ mod tests {
         });
         let table: Vec<u32> = (0..(64 / BLOCK_TOKENS) as u32).collect();
         let sequences = vec![Sequence { tables: vec![table; 2] }];
-        let step = Step { rows: rows.collect(), sequences, full_logits: false };
+        let step = Step { rows: rows.collect(), sequences, ..Step::default() };
         let options = Options { threads: 2, arith: Arith::F32, kv: None, deadline: Duration::from_secs(60) };
         for (nth, layer) in [0, 1, 3].into_iter().enumerate() {
             let comm = ThreadGroup::new(1, options.deadline).pop().unwrap();

@@ -32,11 +32,11 @@ pub(crate) struct Linear {
     pub(crate) out: BufferId,
 }
 
-/// Groups a program's operations: neighbouring products of one input become one stage.
-pub(crate) fn stages(program: &Program) -> Vec<Stage> {
+/// Groups the operations of one of a program's passes: neighbouring products of one input become one stage.
+pub(crate) fn stages(program: &Program, ops: &[Op]) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
-    for op in &program.ops {
-        let from = needed_from(program, op);
+    for op in ops {
+        let from = needed_from(program, ops, op);
         match (op, stages.last_mut()) {
             (
                 &Op::Linear { x, weight, bias, out },
@@ -53,14 +53,14 @@ pub(crate) fn stages(program: &Program) -> Vec<Stage> {
 
 /// The first position at which an operation's result is used: an indexer has nothing to choose before there are more
 /// positions than it chooses.
-fn needed_from(program: &Program, op: &Op) -> usize {
+fn needed_from(program: &Program, ops: &[Op], op: &Op) -> usize {
     let written = match *op {
         Op::Linear { out, .. } => out,
         Op::Rope { x, .. } => x,
         Op::Select { out, .. } => return program.buffer(out).width,
         _ => return 0,
     };
-    let choice = program.ops.iter().find_map(|op| match *op {
+    let choice = ops.iter().find_map(|op| match *op {
         Op::Select { q, weights, out, .. } if q == written || weights == written => Some(out),
         _ => None,
     });

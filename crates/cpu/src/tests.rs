@@ -63,6 +63,7 @@ fn held(gguf: &Arc<Gguf>, weight: Weight, arith: Arith, pool: &mut Pool) -> Held
         groups: Vec::new(),
         ropes: Vec::new(),
         ops: vec![Op::Linear { x: BufferId(0), weight: WeightId(0), bias: None, out: BufferId(1) }],
+        draft: Vec::new(),
     };
     weights::load(gguf, &program, arith, pool).unwrap().remove(0)
 }

@@ -114,7 +114,7 @@ impl Tiles {
 pub(crate) fn load(gguf: &Arc<Gguf>, program: &Program, arith: Arith, pool: &mut Pool) -> Result<Vec<Held>, LoadError> {
     let mut loader = Loader { gguf, program, arith, pool, held: Vec::new() };
     loader.held.resize_with(program.weights.len(), Held::default);
-    for op in &program.ops {
+    for op in program.all_ops() {
         match *op {
             Op::Embed { table, .. } => loader.rows(table)?,
             Op::RmsNorm { weight, .. } => loader.vector(weight)?,

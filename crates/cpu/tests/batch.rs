@@ -110,11 +110,11 @@ fn a_mixed_batch_is_its_rows_alone() {
             let mut together = Model::of(Arc::clone(&gguf), How::new(1, arith));
             let mut steps = Vec::new();
             for (s, (past, _)) in parts.iter().enumerate().filter(|(_, (past, _))| !past.is_empty()) {
-                steps.push(Step { rows: rows(0, 0, past, false), sequences: vec![sequence(s)], full_logits: false });
+                steps.push(Step { rows: rows(0, 0, past, false), sequences: vec![sequence(s)], ..Step::default() });
             }
             let mixed = parts.iter().enumerate().flat_map(|(s, (past, now))| rows(s as u32, past.len(), now, true));
             let sequences = (0..parts.len()).map(sequence).collect();
-            steps.push(Step { rows: mixed.collect(), sequences, full_logits: true });
+            steps.push(Step { rows: mixed.collect(), sequences, full_logits: true, ..Step::default() });
             let mixed = together.run(&steps).pop().unwrap();
 
             let mut alone = Vec::new();
@@ -167,7 +167,7 @@ fn a_step_may_take_the_token_of_the_step_before() {
     let next = |position: u32, token| Step {
         rows: vec![Row { token, position, sequence: 0, sample: Some(sampling), draft: false }],
         sequences: vec![sequence(0)],
-        full_logits: false,
+        ..Step::default()
     };
     for tp in [1, 2] {
         // Known to the host, one step at a time.

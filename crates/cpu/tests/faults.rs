@@ -68,7 +68,7 @@ fn what_cannot_be_loaded_is_refused() {
     let load = |tp, capacity| tombolo_cpu::load(Arc::clone(&gguf), &config, tp, capacity, &Options::default());
     assert!(load(3, Capacity::new(8, 1, 64)).is_err(), "8 heads do not split in 3");
     assert!(load(0, Capacity::new(8, 1, 64)).is_err());
-    let huge = Capacity { rows: 8, sequences: 1, context: 64, blocks: usize::MAX / 1_000_000 };
+    let huge = Capacity { rows: 8, sequences: 1, logits: 1, context: 64, blocks: usize::MAX / 1_000_000 };
     let error = load(1, huge).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(error.starts_with("no memory for KV group 'kv'"), "{error}");
 }

@@ -23,7 +23,12 @@ fn load(gguf: &Arc<Gguf>, how: How, change: impl Fn(&mut Config)) -> (Model, usi
 fn step(groups: usize, start: usize, tokens: &[u32]) -> Step {
     let len = (256 / BLOCK_TOKENS) as u32;
     let tables = (0..groups as u32).map(|group| (0..len).map(|b| (b + 3 * group + 1) % len).collect()).collect();
-    Step { rows: rows(0, start, tokens, true), sequences: vec![Sequence { tables }], full_logits: true }
+    Step {
+        rows: rows(0, start, tokens, true),
+        sequences: vec![Sequence { tables }],
+        full_logits: true,
+        ..Step::default()
+    }
 }
 
 /// How a prompt comes in: lengths of the steps; the rest token by token.

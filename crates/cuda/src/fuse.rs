@@ -104,6 +104,8 @@ pub fn unsupported(program: &Program) -> Option<&'static str> {
         Op::Attention { sinks: Some(_), .. } => Some("attention with sinks"),
         Op::GatedActivation { activation, .. } if *activation != Activation::Silu => Some("gates other than SiLU"),
         Op::AllReduceAddNorm { post_norm: Some(_), .. } => Some("norms before the residual is added"),
+        // Only the block that drafts tokens has these.
+        Op::PreviousRows { .. } | Op::Concat { .. } => Some("a block that drafts tokens"),
         Op::LayerNorm { .. }
         | Op::LatentWrite { .. }
         | Op::IndexWrite { .. }
@@ -115,7 +117,7 @@ pub fn unsupported(program: &Program) -> Option<&'static str> {
         _ => None,
     };
     let stretched = program.ropes.iter().any(|rope| rope.magnitude != 1.0);
-    program.ops.iter().find_map(of).or(stretched.then_some("rotations that YaRN stretches"))
+    program.all_ops().find_map(of).or(stretched.then_some("rotations that YaRN stretches"))
 }
 
 /// Turns a program into nodes.
@@ -161,7 +163,9 @@ fn basic(program: &Program) -> Result<Vec<Node>, Unfusable> {
                 Some((attention, taken)) => (Node::Attention(attention), taken),
                 None => return Err(Unfusable { index: i, name: ops[i].name() }),
             },
-            Op::Route { .. }
+            Op::PreviousRows { .. }
+            | Op::Concat { .. }
+            | Op::Route { .. }
             | Op::Experts { .. }
             | Op::Softcap { .. }
             | Op::LayerNorm { .. }

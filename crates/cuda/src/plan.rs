@@ -108,8 +108,10 @@ pub fn bucket_for(rows: usize) -> Option<usize> {
 /// Capacity with its rows rounded up to whole buckets.
 fn padded(capacity: &Capacity) -> Capacity {
     let most = BUCKETS[BUCKETS.len() - 1];
-    let bucket = bucket_for(capacity.sequences.min(most)).unwrap_or(most);
-    Capacity { rows: capacity.rows.max(bucket), sequences: capacity.sequences.max(bucket), ..*capacity }
+    let logits = capacity.logits.max(capacity.sequences);
+    let bucket = bucket_for(logits.min(most)).unwrap_or(most);
+    let sequences = logits.max(bucket);
+    Capacity { rows: capacity.rows.max(bucket), sequences, logits: sequences, ..*capacity }
 }
 
 fn mebibytes(bytes: usize) -> String {

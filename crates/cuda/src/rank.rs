@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tombolo_collective::ThreadRank;
-use tombolo_model::{Arith, Backend, BackendError, Capacity, Program, Step, StepOutput};
+use tombolo_model::{Arith, Backend, BackendError, Before, Capacity, Pass, Program, Step, StepError, StepOutput};
 
 /// Steps that may be in flight: as many as there are pinned blocks each way.
 const IN_FLIGHT: usize = 2;
@@ -71,7 +71,7 @@ pub(crate) struct Rank {
     finished: VecDeque<StepOutput>,
     /// Tokens that the last step drew, where the host knows them.
     known: Option<Vec<u32>>,
-    drawn: usize,
+    before: Before,
     number: u32,
     pub(crate) parts: Parts,
 }
@@ -121,7 +121,7 @@ impl Rank {
             in_flight: VecDeque::new(),
             finished: VecDeque::new(),
             known: None,
-            drawn: 0,
+            before: Before::default(),
             number: 0,
             parts,
         };
@@ -274,14 +274,17 @@ impl Backend for Rank {
     fn submit(&mut self, step: Arc<Step>) -> Result<(), BackendError> {
         let parts = &self.parts;
         parts.device.make_current().map_err(|e| step_error(&parts.device, e))?;
-        step.check(&parts.capacity, parts.program.groups.len(), parts.program.vocabulary, self.drawn)?;
+        step.check(&parts.capacity, parts.program.groups.len(), parts.program.vocabulary, self.before)?;
+        if step.pass != Pass::Trunk {
+            return Err(StepError::NoDraft.into());
+        }
         let all = self.in_flight.back().is_some_and(InFlight::needs_host);
         while !self.in_flight.is_empty() && (all || self.in_flight.len() >= IN_FLIGHT) {
             let output = self.finish()?;
             self.finished.push_back(output);
         }
         self.start(&step)?;
-        self.drawn = step.logits_rows();
+        self.before = step.left();
         self.known = None;
         self.in_flight.push_back(InFlight { step, number: self.number });
         self.number = self.number.wrapping_add(1);

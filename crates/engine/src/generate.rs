@@ -1,11 +1,10 @@
 //! The loop from a prompt to tokens: prefill in chunks, then one token a step.
 
 use crate::workers::Workers;
-use crate::{BlockPool, EngineError};
-use std::collections::VecDeque;
+use crate::{BlockPool, EngineError, Speculation};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use tombolo_model::{BLOCK_TOKENS, Backend, Capacity, Row, Sampling, Sequence, Step, StepOutput, Token};
+use tombolo_model::{BLOCK_TOKENS, Backend, Before, Capacity, Row, Sampling, Sequence, Step, StepOutput, Token};
 
 /// What the engine must know of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +13,8 @@ pub struct Shape {
     pub vocabulary: usize,
     /// KV groups.
     pub groups: usize,
+    /// It has a block that drafts tokens.
+    pub drafts: bool,
 }
 
 /// Why a generation ended.
@@ -31,8 +32,8 @@ pub enum Finish {
 /// engine that made it and must be given back with [`Engine::close`].
 #[derive(Debug)]
 pub struct Context {
-    tokens: Vec<u32>,
-    tables: Vec<Vec<u32>>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) tables: Vec<Vec<u32>>,
 }
 
 impl Context {
@@ -45,13 +46,17 @@ impl Context {
 /// A model that runs: its ranks and its KV blocks.
 pub struct Engine {
     workers: Workers,
-    shape: Shape,
-    capacity: Capacity,
+    pub(crate) shape: Shape,
+    pub(crate) capacity: Capacity,
     pools: Vec<BlockPool>,
-    /// How many tokens each submitted and uncollected step draws, oldest first; and the last one's.
-    in_flight: VecDeque<usize>,
-    drawn: usize,
+    /// Steps that were submitted and not collected.
+    in_flight: usize,
+    /// What the last step leaves to the next.
+    before: Before,
     overlaps: bool,
+    /// Most tokens that are drafted for a step.
+    pub(crate) draft_max: usize,
+    pub(crate) speculation: Speculation,
     between_chunks: Box<dyn FnMut(usize, usize) -> ControlFlow<()> + Send>,
 }
 
@@ -65,9 +70,11 @@ impl Engine {
             shape,
             capacity,
             pools: vec![BlockPool::new(capacity.blocks); shape.groups],
-            in_flight: VecDeque::new(),
-            drawn: 0,
+            in_flight: 0,
+            before: Before::default(),
             overlaps,
+            draft_max: 0,
+            speculation: Speculation::default(),
             between_chunks: Box::new(|_, _| ControlFlow::Continue(())),
         }
     }
@@ -86,17 +93,18 @@ impl Engine {
 
     /// Starts a step after checking every index in it. At most two may be in flight.
     pub fn submit(&mut self, step: Step) -> Result<(), EngineError> {
-        assert!(self.in_flight.len() < 2, "two steps in flight is the most that a backend takes");
-        step.check(&self.capacity, self.shape.groups, self.shape.vocabulary, self.drawn)?;
-        self.drawn = step.logits_rows();
-        self.in_flight.push_back(self.drawn);
+        assert!(self.in_flight < 2, "two steps in flight is the most that a backend takes");
+        step.check(&self.capacity, self.shape.groups, self.shape.vocabulary, self.before)?;
+        self.before = step.left();
+        self.in_flight += 1;
         self.workers.submit(&Arc::new(step));
         Ok(())
     }
 
     /// Waits for the oldest step in flight.
     pub fn collect(&mut self) -> Result<StepOutput, EngineError> {
-        self.in_flight.pop_front().expect("a step is in flight");
+        assert!(self.in_flight > 0, "a step is in flight");
+        self.in_flight -= 1;
         self.workers.collect()
     }
 
@@ -131,7 +139,7 @@ impl Engine {
     }
 
     /// Makes room for `tokens` tokens in all.
-    fn reserve(&mut self, context: &mut Context, tokens: usize) -> Result<(), EngineError> {
+    pub(crate) fn reserve(&mut self, context: &mut Context, tokens: usize) -> Result<(), EngineError> {
         let blocks = tokens.div_ceil(BLOCK_TOKENS);
         for (table, pool) in context.tables.iter_mut().zip(&mut self.pools) {
             while table.len() < blocks {
@@ -153,6 +161,18 @@ impl Engine {
         sampling: &Sampling,
         full_logits: bool,
     ) -> Result<StepOutput, EngineError> {
+        Ok(self.prefill_drafting(context, tokens, sampling, full_logits, 0)?.0)
+    }
+
+    /// The same, and drafts of what comes after the token that was drawn, for a generation of `max_tokens`.
+    fn prefill_drafting(
+        &mut self,
+        context: &mut Context,
+        tokens: &[u32],
+        sampling: &Sampling,
+        full_logits: bool,
+        max_tokens: usize,
+    ) -> Result<(StepOutput, Vec<u32>), EngineError> {
         if tokens.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
@@ -161,8 +181,8 @@ impl Engine {
             return Err(EngineError::PromptTooLong { tokens: total, context: self.capacity.context });
         }
         self.reserve(context, total)?;
-        let chunk = if full_logits { self.capacity.rows.min(self.capacity.sequences) } else { self.capacity.rows };
-        let mut all = StepOutput::default();
+        let chunk = if full_logits { self.capacity.rows.min(self.capacity.logits) } else { self.capacity.rows };
+        let (mut all, mut drafts) = (StepOutput::default(), Vec::new());
         let mut left = tokens.len();
         for part in tokens.chunks(chunk) {
             if (self.between_chunks)(tokens.len() - left, tokens.len()).is_break() {
@@ -179,13 +199,19 @@ impl Engine {
                 draft: false,
             });
             let sequences = vec![Sequence { tables: context.tables.clone() }];
-            let output = self.run(Step { rows: rows.collect(), sequences, full_logits })?;
+            let output = self.run(Step { rows: rows.collect(), sequences, full_logits, ..Step::default() })?;
             context.tokens.extend_from_slice(part);
+            if self.draft_max > 0 {
+                let following = if last { output.tokens[output.tokens.len() - 1] } else { tokens[tokens.len() - left] };
+                let next: Vec<u32> = part[1..].iter().copied().chain([following]).collect();
+                let wanted = if last { self.drafts_wanted(context, max_tokens) } else { 0 };
+                drafts = self.draft(context, first, &next, sampling, wanted)?;
+            }
             all.tokens = output.tokens;
             all.logits.extend(output.logits);
         }
         let _ = (self.between_chunks)(tokens.len(), tokens.len());
-        Ok(all)
+        Ok((all, drafts))
     }
 
     /// Generates up to `max_tokens` tokens after `prompt`, handing each to `on_token` as soon as it is known. What the
@@ -205,11 +231,14 @@ impl Engine {
         if max_tokens == 0 {
             return Ok(Finish::Length);
         }
-        let output = match self.prefill(context, rest, sampling, false) {
+        let (output, drafts) = match self.prefill_drafting(context, rest, sampling, false, max_tokens) {
             Err(EngineError::Cancelled) => return Ok(Finish::Stopped),
             output => output?,
         };
         let mut token = output.tokens[0];
+        if self.draft_max > 0 {
+            return self.generate_speculating(context, token, drafts, sampling, max_tokens, on_token);
+        }
         let room = self.capacity.context - context.tokens.len();
         let overlap = self.overlaps && sampling.is_greedy();
         // Token number `n` is drawn by step `n - 1`; with overlap that step was started before the token before it was
@@ -224,7 +253,7 @@ impl Engine {
                 self.drain()?;
                 return Ok(finish);
             }
-            if self.in_flight.is_empty() {
+            if self.in_flight == 0 {
                 self.submit_next(&mut [context], &[Token::Host(token)], sampling)?;
             }
             if overlap && n + 1 < max_tokens && n < room {
@@ -248,7 +277,7 @@ impl Engine {
             draft: false,
         };
         let sequences = vec![Sequence { tables: context.tables.clone() }];
-        self.submit(Step { rows: vec![row], sequences, full_logits: false })
+        self.submit(Step { rows: vec![row], sequences, ..Step::default() })
     }
 
     /// Starts a step of one row per context; the caller pushes the tokens when it knows them.
@@ -288,7 +317,7 @@ impl Engine {
         let mut submitted = 0;
         for done in 0..steps {
             while submitted < steps && submitted < done + ahead {
-                let next: Vec<Token> = if self.in_flight.is_empty() {
+                let next: Vec<Token> = if self.in_flight == 0 {
                     tokens.iter().map(|&t| Token::Host(t)).collect()
                 } else {
                     (0..tokens.len() as u32).map(Token::Prev).collect()
@@ -314,7 +343,7 @@ impl Engine {
     }
 
     fn drain(&mut self) -> Result<(), EngineError> {
-        while !self.in_flight.is_empty() {
+        while self.in_flight > 0 {
             self.collect()?;
         }
         Ok(())

@@ -7,8 +7,10 @@
 mod blocks;
 mod error;
 mod generate;
+mod speculate;
 mod workers;
 
 pub use blocks::BlockPool;
 pub use error::EngineError;
 pub use generate::{Context, Engine, Finish, Shape};
+pub use speculate::Speculation;

@@ -7,7 +7,7 @@ use tombolo_engine::{Engine, EngineError, Finish, Shape};
 use tombolo_model::{BLOCK_TOKENS, Backend, BackendError, Capacity, Sampling, Step, StepOutput, Token};
 
 const VOCABULARY: usize = 97;
-const CAPACITY: Capacity = Capacity { rows: 8, sequences: 4, context: 100, blocks: 8 };
+const CAPACITY: Capacity = Capacity { rows: 8, sequences: 4, logits: 4, context: 100, blocks: 8 };
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
@@ -92,7 +92,7 @@ impl Backend for Fake {
 
 fn engine(asynchronous: bool, faults: &[Fault]) -> Engine {
     let ranks = faults.iter().map(|&f| Fake::boxed(asynchronous, f)).collect();
-    Engine::new(ranks, Shape { vocabulary: VOCABULARY, groups: 1 }, CAPACITY)
+    Engine::new(ranks, Shape { vocabulary: VOCABULARY, groups: 1, drafts: true }, CAPACITY)
 }
 
 /// The text that the hash model must give, computed without any engine.

@@ -1,5 +1,6 @@
 //! The program builder: the forward pass, written once for every architecture.
 
+mod draft;
 mod experts;
 mod mla;
 mod weights;
@@ -7,8 +8,8 @@ mod weights;
 use crate::config::{FeedForward, GroupedQuery};
 use crate::shard::Split;
 use crate::{
-    Activation, Buffer, BufferId, Config, Element, GroupId, KvGroup, MAX_RANKS, ModelError, Op, Program, RopeId,
-    Routes, Rows, Shard, Slice, Values,
+    Activation, Block, Buffer, BufferId, Config, Element, GroupId, KvGroup, MAX_RANKS, ModelError, Op, Program, RopeId,
+    Routes, Rows, Shard, Slice, Values, WeightId,
 };
 use mla::LatentPart;
 use std::collections::HashSet;
@@ -77,6 +78,14 @@ struct AttentionPart {
     reaches: Vec<(GroupId, RopeId, usize)>,
 }
 
+/// What makes logits.
+#[derive(Clone, Copy)]
+struct Head {
+    picked: BufferId,
+    weight: WeightId,
+    logits: BufferId,
+}
+
 struct DensePart {
     /// How gate and up are cut, and how down is.
     splits: [Split; 2],
@@ -102,6 +111,7 @@ impl<'a> Builder<'a> {
             groups: Vec::new(),
             ropes: Vec::new(),
             ops: Vec::new(),
+            draft: Vec::new(),
         };
         Self { gguf, config, used: HashSet::from(["rope_freqs.weight".to_string()]), program }
     }
@@ -111,34 +121,56 @@ impl<'a> Builder<'a> {
     fn forward(&mut self) -> Result<(), ModelError> {
         let c = self.config;
         let mut parts = self.parts()?;
-        let (residual, normed, partial) = (parts.residual, parts.normed, parts.partial);
         let table = self.matrix("token_embd", c.vocabulary, c.hidden, Split::Replicate)?;
-        self.push(Op::Embed { table, scale: c.embedding_scale, out: residual });
-        let first = self.norm(0, "attn_norm", c.hidden)?;
-        self.push(Op::RmsNorm { x: residual, weight: first, out: normed, eps: c.rms_eps });
+        self.push(Op::Embed { table, scale: c.embedding_scale, out: parts.residual });
+        let weight = self.norm(0, "attn_norm", c.hidden)?;
+        self.push(Op::RmsNorm { x: parts.residual, weight, out: parts.normed, eps: c.rms_eps });
+        // What drafts tokens goes on from the last norm's result.
+        let last = match c.draft {
+            Some(_) => self.buffer("hidden", Rows::Batch, c.hidden),
+            None => parts.normed,
+        };
         for layer in 0..c.layers() {
-            match &mut parts.attention {
-                AttentionKind::Grouped(part) => self.attention(layer, part, normed, partial)?,
-                AttentionKind::Latent(part) => self.latent_attention(layer, part, normed, partial)?,
-            }
-            let post_norm = self.norm_if_any(layer, c.norms.after_attention)?;
-            let weight = self.norm(layer, c.norms.before_feed_forward, c.hidden)?;
-            let eps = c.rms_eps;
-            self.push(Op::AllReduceAddNorm { partial, residual, post_norm, weight, out: normed, eps });
-            match (c.blocks[layer].feed_forward, &parts.dense, &parts.experts) {
-                (FeedForward::Experts, _, Some(part)) => self.experts(layer, part, normed, partial)?,
-                (_, Some(part), _) => self.dense(layer, part, normed, partial)?,
-                _ => unreachable!("parts are made for every kind of block"),
-            }
-            let post_norm = self.norm_if_any(layer, c.norms.after_feed_forward)?;
-            let weight = if layer + 1 < c.layers() {
-                self.norm(layer + 1, "attn_norm", c.hidden)?
-            } else {
-                self.matrix("output_norm", 1, c.hidden, Split::Replicate)?
+            let (next, out) = match layer + 1 < c.layers() {
+                true => (format!("blk.{}.attn_norm", layer + 1), parts.normed),
+                false => ("output_norm".to_string(), last),
             };
-            self.push(Op::AllReduceAddNorm { partial, residual, post_norm, weight, out: normed, eps });
+            self.transformer_block(layer, c.blocks[layer], &mut parts, &next, out)?;
         }
-        self.head(normed)
+        let head = self.head(last)?;
+        if let Some(block) = c.draft {
+            self.draft(block, &mut parts, last, head)?;
+        }
+        Ok(())
+    }
+
+    /// Attention and feed-forward of one block, and the norm after it, of the name `next`.
+    fn transformer_block(
+        &mut self,
+        layer: usize,
+        block: Block,
+        parts: &mut Parts,
+        next: &str,
+        out: BufferId,
+    ) -> Result<(), ModelError> {
+        let c = self.config;
+        let (residual, normed, partial, eps) = (parts.residual, parts.normed, parts.partial, c.rms_eps);
+        match &mut parts.attention {
+            AttentionKind::Grouped(part) => self.attention(layer, block.reach, part, normed, partial)?,
+            AttentionKind::Latent(part) => self.latent_attention(layer, part, normed, partial)?,
+        }
+        let post_norm = self.norm_if_any(layer, c.norms.after_attention)?;
+        let weight = self.norm(layer, c.norms.before_feed_forward, c.hidden)?;
+        self.push(Op::AllReduceAddNorm { partial, residual, post_norm, weight, out: normed, eps });
+        match (block.feed_forward, &parts.dense, &parts.experts) {
+            (FeedForward::Experts, _, Some(part)) => self.experts(layer, part, normed, partial)?,
+            (_, Some(part), _) => self.dense(layer, part, normed, partial)?,
+            _ => unreachable!("parts are made for every kind of block"),
+        }
+        let post_norm = self.norm_if_any(layer, c.norms.after_feed_forward)?;
+        let weight = self.matrix(next, 1, c.hidden, Split::Replicate)?;
+        self.push(Op::AllReduceAddNorm { partial, residual, post_norm, weight, out, eps });
+        Ok(())
     }
 
     fn parts(&mut self) -> Result<Parts, ModelError> {
@@ -150,10 +182,11 @@ impl<'a> Builder<'a> {
             Some(latent) => AttentionKind::Latent(self.latent_part(latent)?),
             None => AttentionKind::Grouped(self.attention_part()?),
         };
-        let first = |kind| c.blocks.iter().position(|block| block.feed_forward == kind);
+        let kind_of = |layer: usize| c.block(layer).feed_forward;
+        let first = |kind| (0..c.layers_run()).find(|&layer| kind_of(layer) == kind);
         let dense = match first(FeedForward::Dense) {
             Some(layer) => {
-                let layers = (layer..c.layers()).filter(|&l| c.blocks[l].feed_forward == FeedForward::Dense);
+                let layers = (layer..c.layers_run()).filter(|&l| kind_of(l) == FeedForward::Dense);
                 let splits = self.gated_splits(layers, "ffn_down", c.feed_forward);
                 let width = self.held_rows(layer, "ffn_gate", c.feed_forward, splits[0])?;
                 Some(self.dense_part(width, splits))
@@ -176,7 +209,7 @@ impl<'a> Builder<'a> {
             let group = GroupId(self.program.groups.len() as u32);
             self.program.groups.push(KvGroup {
                 name: reach.name,
-                layers: self.config.blocks.iter().filter(|block| block.reach == i).count(),
+                layers: (0..self.config.layers_run()).filter(|&l| self.config.block(l).reach == i).count(),
                 kv_heads: k_rows / a.head_dim,
                 head_dim: a.head_dim,
                 values: Values::Own,
@@ -212,12 +245,12 @@ impl<'a> Builder<'a> {
     fn attention(
         &mut self,
         layer: usize,
+        reach: usize,
         part: &mut AttentionPart,
         x: BufferId,
         out: BufferId,
     ) -> Result<(), ModelError> {
         let c = self.config;
-        let reach = c.blocks[layer].reach;
         let &GroupedQuery { head_dim, scale, softcap, .. } = &c.attention;
         let AttentionPart { q, k, v, .. } = *part;
         let (group, rope, in_group) = part.reaches[reach];
@@ -276,7 +309,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn head(&mut self, normed: BufferId) -> Result<(), ModelError> {
+    /// From what the last norm gave to a token drawn.
+    fn head(&mut self, normed: BufferId) -> Result<Head, ModelError> {
         let c = self.config;
         let picked = self.buffer("picked", Rows::Logits, c.hidden);
         self.push(Op::GatherRows { x: normed, out: picked });
@@ -288,12 +322,17 @@ impl<'a> Builder<'a> {
             self.program.vocabulary_start = start;
         }
         let logits = self.buffer("logits", Rows::Logits, width);
+        let head = Head { picked, weight, logits };
+        self.draw(head);
+        Ok(head)
+    }
+
+    fn draw(&mut self, Head { picked, weight, logits }: Head) {
         self.push(Op::Linear { x: picked, weight, bias: None, out: logits });
-        if let Some(cap) = c.logit_softcap {
+        if let Some(cap) = self.config.logit_softcap {
             self.push(Op::Softcap { x: logits, cap });
         }
         self.push(Op::Sample { logits });
-        Ok(())
     }
 
     fn buffer(&mut self, name: &'static str, rows: Rows, width: usize) -> BufferId {

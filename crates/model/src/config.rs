@@ -53,6 +53,8 @@ pub struct Config {
     pub blocks: Vec<Block>,
     /// Blocks after those, which predict further tokens: the file may have them.
     pub draft_layers: usize,
+    /// The first of those, where the file has it and it is to be run ([`Program::draft`](crate::Program::draft)).
+    pub draft: Option<Block>,
 }
 
 /// Grouped-query attention (Ainslie et al. 2023).
@@ -197,6 +199,8 @@ impl Config {
             None => layers,
         };
         let feed_forward_of = |layer: usize| if layer < dense { FeedForward::Dense } else { FeedForward::Experts };
+        // Files without the block are common: what converts models may leave it out.
+        let has_draft = draft_layers > 0 && gguf.tensor(&format!("blk.{layers}.nextn.eh_proj.weight")).is_some();
         Ok(Self {
             name: meta.str("general.name").unwrap_or(architecture).to_string(),
             architecture: architecture.to_string(),
@@ -217,12 +221,18 @@ impl Config {
                 .map(|layer| Block { reach: reach_of[layer], feed_forward: feed_forward_of(layer) })
                 .collect(),
             draft_layers,
+            draft: has_draft.then(|| Block { reach: 0, feed_forward: feed_forward_of(layers) }),
         })
     }
 
     /// Makes attention see everything, as if there were no indexer; whether there was one.
     pub fn force_dense_attention(&mut self) -> bool {
         self.latent.as_mut().is_some_and(|latent| latent.indexer.take().is_some())
+    }
+
+    /// Leaves out the block that drafts tokens: neither loaded nor run.
+    pub fn without_draft(self) -> Self {
+        Self { draft: None, ..self }
     }
 
     /// Whether a tensor that the forward pass does not use changes nothing by being left out: blocks that predict
@@ -236,7 +246,20 @@ impl Config {
             || (self.latent.is_some() && part.starts_with("indexer."))
     }
 
-    /// Transformer blocks.
+    /// Those, and the block that drafts tokens.
+    pub fn layers_run(&self) -> usize {
+        self.layers() + usize::from(self.draft.is_some())
+    }
+
+    /// A block, that one included.
+    ///
+    /// # Panics
+    /// There is no such block.
+    pub fn block(&self, layer: usize) -> Block {
+        *self.blocks.get(layer).or(self.draft.as_ref()).expect("a block of the model")
+    }
+
+    /// Transformer blocks of the forward pass.
     pub fn layers(&self) -> usize {
         self.blocks.len()
     }

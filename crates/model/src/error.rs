@@ -23,6 +23,11 @@ pub enum ModelError {
          model without it, which is another model beyond {top_k} tokens"
     )]
     MissingIndexer { tensor: String, top_k: usize },
+    #[error(
+        "the file has no tensor '{tensor}' of the block that drafts tokens (MTP), though it has others of it; \
+         --draft-max 0 runs the model without that block"
+    )]
+    MissingDraft { tensor: String },
     #[error("tensor '{tensor}' has type {ty}, which cannot be computed with yet")]
     UnsupportedType { tensor: String, ty: &'static str },
     #[error("tensor '{tensor}' has shape {shape:?}, but the metadata call for {wanted:?}")]

@@ -69,6 +69,23 @@ pub enum Op {
         /// `[rows, hidden]`.
         out: BufferId,
     },
+    /// `out[row] = x[r]`, `r` being the row of the step before that the step's row goes on from
+    /// ([`Pass::Draft`](crate::Pass)).
+    PreviousRows {
+        /// Kept from the step before.
+        x: BufferId,
+        /// Same width.
+        out: BufferId,
+    },
+    /// `out[row] = [first[row] | second[row]]`.
+    Concat {
+        /// The left part.
+        first: BufferId,
+        /// The right part.
+        second: BufferId,
+        /// As wide as both.
+        out: BufferId,
+    },
     /// `out = x / sqrt(mean(x²) + eps) ⊙ weight`, over every `weight.cols` neighbouring values of a row
     /// (Zhang and Sennrich 2019). `out` may be `x`.
     RmsNorm {
@@ -307,6 +324,8 @@ impl Op {
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embed { .. } => "embed",
+            Op::PreviousRows { .. } => "previous_rows",
+            Op::Concat { .. } => "concat",
             Op::RmsNorm { .. } => "rms_norm",
             Op::Linear { .. } => "linear",
             Op::LayerNorm { .. } => "layer_norm",

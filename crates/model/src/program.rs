@@ -139,6 +139,9 @@ pub struct Program {
     pub ropes: Vec<Rope>,
     /// The operations, in order.
     pub ops: Vec<Op>,
+    /// The pass of the block that drafts tokens (DeepSeek-V3's multi-token prediction): from a row's hidden state, as
+    /// the pass before left it, and the token after it to the logits of the one after that. Empty where there is none.
+    pub draft: Vec<Op>,
 }
 
 impl Program {
@@ -152,6 +155,11 @@ impl Program {
         &self.weights[id.index()]
     }
 
+    /// The operations of both passes.
+    pub fn all_ops(&self) -> impl Iterator<Item = &Op> {
+        self.ops.iter().chain(&self.draft)
+    }
+
     /// Bytes of all weights on this rank.
     pub fn weight_bytes(&self) -> usize {
         self.weights.iter().map(Weight::bytes).sum()
@@ -159,6 +167,11 @@ impl Program {
 
     /// Weight bytes that one decoded token reads: every matrix that is multiplied with, and one row of the embedding.
     pub fn weight_bytes_per_token(&self) -> usize {
+        self.weight_bytes_read(&self.ops)
+    }
+
+    /// Weight bytes that these operations read for one row.
+    pub fn weight_bytes_read(&self, ops: &[Op]) -> usize {
         let expert = |m: ExpertMatrix, top_k: usize| {
             let bias = m.bias.map_or(0, |bias| self.weight(bias).matrix_bytes());
             top_k * (self.weight(m.weight).matrix_bytes() + bias)
@@ -179,6 +192,6 @@ impl Program {
             }
             _ => 0,
         };
-        self.ops.iter().map(read).sum()
+        ops.iter().map(read).sum()
     }
 }

@@ -63,6 +63,15 @@ fn clean(logit: f32) -> f32 {
 impl Summary {
     /// Summarises `logits` of tokens `first..`, keeping the best `keep`.
     pub fn of(logits: &[f32], first: u32, temperature: f32, keep: usize) -> Self {
+        let summary = Self::best(logits, first, keep);
+        let Some(best) = summary.candidates.first().map(|c| c.logit) else { return summary };
+        let weight = logits.iter().map(|&l| relative_weight(clean(l), best, temperature)).sum();
+        Self { weight, ..summary }
+    }
+
+    /// The same without the total weight, which no draw asks for that is limited to the `top_k` best, where so many are
+    /// kept of every shard.
+    pub fn best(logits: &[f32], first: u32, keep: usize) -> Self {
         let mut candidates: Vec<Candidate> =
             logits.iter().zip(first..).map(|(&logit, token)| Candidate { token, logit: clean(logit) }).collect();
         if candidates.is_empty() {
@@ -73,9 +82,7 @@ impl Summary {
             candidates.truncate(keep);
         }
         candidates.sort_unstable_by(order);
-        let best = candidates[0].logit;
-        let weight = logits.iter().map(|&l| relative_weight(clean(l), best, temperature)).sum();
-        Self { candidates, weight }
+        Self { candidates, weight: 0.0 }
     }
 
     /// Joins the summaries of all shards, in rank order.

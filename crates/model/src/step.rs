@@ -39,9 +39,34 @@ pub struct Sequence {
     pub tables: Vec<Vec<u32>>,
 }
 
+/// Which of a program's passes a step runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Pass {
+    /// The model.
+    #[default]
+    Trunk,
+    /// The block that drafts tokens. A row's token is the one after its position, and what is drawn is the one after
+    /// that, by the same chance that the row of the next position will draw by.
+    Draft {
+        /// For every row: the row of the step before, of either pass, whose hidden state it goes on from.
+        hidden: Vec<u32>,
+    },
+}
+
+/// What backends remember of the last step, because the next may refer to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    /// Rows that it had.
+    pub rows: usize,
+    /// Tokens that it drew.
+    pub drawn: usize,
+}
+
 /// One run of a program over a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
+    /// What is run.
+    pub pass: Pass,
     /// The tokens, grouped by sequence.
     pub rows: Vec<Row>,
     /// The sequences that the rows belong to.
@@ -64,8 +89,10 @@ pub struct StepOutput {
 pub struct Capacity {
     /// Most rows in a step.
     pub rows: usize,
-    /// Most sequences, and most rows with logits, in a step.
+    /// Most sequences in a step.
     pub sequences: usize,
+    /// Most rows with logits in a step.
+    pub logits: usize,
     /// Most tokens in one sequence.
     pub context: usize,
     /// KV blocks per group.
@@ -73,10 +100,10 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Room for `sequences` sequences of `context` tokens each, `rows` rows a step.
+    /// Room for `sequences` sequences of `context` tokens each, `rows` rows a step, one of each sequence with logits.
     pub fn new(rows: usize, sequences: usize, context: usize) -> Self {
         let blocks = sequences * context.div_ceil(BLOCK_TOKENS);
-        Self { rows, sequences, context, blocks }
+        Self { rows, sequences, logits: sequences, context, blocks }
     }
 
     /// Entries of one block table.
@@ -99,6 +126,10 @@ pub enum StepError {
     Token { row: usize, token: u32, vocabulary: usize },
     #[error("row {row}: takes sample {index} of the step before, which drew {drawn}")]
     Prev { row: usize, index: u32, drawn: usize },
+    #[error("a pass that drafts has {rows} rows and {hidden} hidden states, and the step before has left {left}")]
+    Hidden { rows: usize, hidden: usize, left: usize },
+    #[error("this model has no block that drafts tokens")]
+    NoDraft,
     #[error("row {row}: position {position} is at or beyond the context of {context}")]
     Position { row: usize, position: u32, context: usize },
     #[error("row {row}: sequence {sequence} is out of order or does not exist")]
@@ -113,16 +144,33 @@ impl Step {
         self.rows.iter().filter(|r| r.sample.is_some()).count()
     }
 
-    /// Checks every index that a kernel will follow. `drawn` is how many tokens the step before sampled.
-    pub fn check(&self, capacity: &Capacity, groups: usize, vocabulary: usize, drawn: usize) -> Result<(), StepError> {
+    /// What the next step may refer to.
+    pub fn left(&self) -> Before {
+        Before { rows: self.rows.len(), drawn: self.logits_rows() }
+    }
+
+    /// Checks every index that a kernel will follow.
+    pub fn check(
+        &self,
+        capacity: &Capacity,
+        groups: usize,
+        vocabulary: usize,
+        before: Before,
+    ) -> Result<(), StepError> {
+        let drawn = before.drawn;
         let (rows, logits) = (self.rows.len(), self.logits_rows());
         if rows == 0 {
             return Err(StepError::Empty);
         }
-        if rows > capacity.rows || logits > capacity.sequences || self.sequences.len() > capacity.sequences {
-            return Err(StepError::TooLarge { rows, logits, max_rows: capacity.rows, max_logits: capacity.sequences });
+        if rows > capacity.rows || logits > capacity.logits || self.sequences.len() > capacity.sequences {
+            return Err(StepError::TooLarge { rows, logits, max_rows: capacity.rows, max_logits: capacity.logits });
         }
-        let mut before: Option<(u32, u32)> = None;
+        if let Pass::Draft { hidden } = &self.pass
+            && (hidden.len() != rows || hidden.iter().any(|&h| h as usize >= before.rows))
+        {
+            return Err(StepError::Hidden { rows, hidden: hidden.len(), left: before.rows });
+        }
+        let mut last: Option<(u32, u32)> = None;
         let mut seen = vec![false; self.sequences.len()];
         for (i, row) in self.rows.iter().enumerate() {
             match row.token {
@@ -138,7 +186,7 @@ impl Step {
                 return Err(StepError::Position { row: i, position: row.position, context: capacity.context });
             }
             let wrong_order = StepError::Sequence { row: i, sequence: row.sequence };
-            match before {
+            match last {
                 Some((sequence, position)) if sequence == row.sequence => {
                     if row.position != position + 1 {
                         return Err(wrong_order);
@@ -149,7 +197,7 @@ impl Step {
                     _ => return Err(wrong_order),
                 },
             }
-            before = Some((row.sequence, row.position));
+            last = Some((row.sequence, row.position));
             self.check_blocks(row, capacity, groups)?;
         }
         Ok(())

@@ -35,8 +35,9 @@ fn a_token_takes_one_latent_a_layer_and_one_index_key_a_full_layer() {
     for size in [1, 2, 4] {
         let program = build(&gguf, Shard { rank: size - 1, size }).unwrap();
         let [latent, index] = &program.groups[..] else { panic!("{:?}", program.groups) };
-        assert_eq!((latent.layers, latent.values_per_token(), latent.values), (4, 32 + 16, Values::OfKey(32)));
-        assert_eq!((index.layers, index.values_per_token(), index.values), (3, 32, Values::None));
+        // And one of each for the block that drafts tokens.
+        assert_eq!((latent.layers, latent.values_per_token(), latent.values), (4 + 1, 32 + 16, Values::OfKey(32)));
+        assert_eq!((index.layers, index.values_per_token(), index.values), (3 + 1, 32, Values::None));
         let count = |name: &str| program.ops.iter().filter(|op| op.name() == name).count();
         assert_eq!([count("select"), count("index_write"), count("latent_attention")], [3, 3, 4]);
         let heads = |op: &Op| match op {
@@ -45,7 +46,11 @@ fn a_token_takes_one_latent_a_layer_and_one_index_key_a_full_layer() {
             }
             _ => None,
         };
-        assert!(program.ops.iter().filter_map(heads).all(|counts| counts == [4 / size; 3]));
+        assert!(program.all_ops().filter_map(heads).all(|counts| counts == [4 / size; 3]));
+        let without = Config::from_gguf(&gguf).unwrap().without_draft();
+        let without = Program::build(&gguf, &without, program.shard).unwrap();
+        assert_eq!(without.groups.iter().map(|group| group.layers).collect::<Vec<_>>(), [4, 3]);
+        assert!(without.draft.is_empty() && !without.weights.iter().any(|w| w.tensor.starts_with("blk.4.")));
     }
 }
 

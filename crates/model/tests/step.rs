@@ -1,8 +1,8 @@
 //! A step's own rules: what would make a kernel read out of bounds is refused.
 
-use tombolo_model::{Capacity, Row, Sampling, Sequence, Step, StepError, Token};
+use tombolo_model::{Before, Capacity, Pass, Row, Sampling, Sequence, Step, StepError, Token};
 
-const CAPACITY: Capacity = Capacity { rows: 4, sequences: 2, context: 70, blocks: 5 };
+const CAPACITY: Capacity = Capacity { rows: 4, sequences: 2, logits: 2, context: 70, blocks: 5 };
 
 fn row(sequence: u32, position: u32) -> Row {
     Row { token: Token::Host(1), position, sequence, sample: None, draft: false }
@@ -10,11 +10,11 @@ fn row(sequence: u32, position: u32) -> Row {
 
 fn step(rows: Vec<Row>) -> Step {
     let sequence = |blocks: &[u32]| Sequence { tables: vec![blocks.to_vec()] };
-    Step { rows, sequences: vec![sequence(&[0, 3]), sequence(&[4])], full_logits: false }
+    Step { rows, sequences: vec![sequence(&[0, 3]), sequence(&[4])], ..Step::default() }
 }
 
 fn check(step: &Step) -> Result<(), StepError> {
-    step.check(&CAPACITY, 1, 10, 1)
+    step.check(&CAPACITY, 1, 10, Before { rows: 1, drawn: 1 })
 }
 
 #[test]
@@ -46,4 +46,17 @@ fn every_broken_rule_is_named() {
     assert!(matches!(check(&outside), Err(E::Block { .. })));
     outside.sequences[0].tables.clear();
     assert!(matches!(check(&outside), Err(E::Block { .. })));
+}
+
+#[test]
+fn drafts_go_on_from_rows_that_were_run() {
+    let with = |hidden: &[u32]| {
+        let pass = Pass::Draft { hidden: hidden.to_vec() };
+        Step { pass, ..step(vec![row(0, 0), row(0, 1)]) }.check(&CAPACITY, 1, 10, Before { rows: 3, drawn: 0 })
+    };
+    assert_eq!(with(&[2, 0]), Ok(()));
+    assert_eq!(with(&[2, 3]), Err(StepError::Hidden { rows: 2, hidden: 2, left: 3 }));
+    assert_eq!(with(&[2]), Err(StepError::Hidden { rows: 2, hidden: 1, left: 3 }));
+    let left = step(vec![row(0, 0), Row { sample: Some(Sampling::GREEDY), ..row(0, 1) }]).left();
+    assert_eq!(left, Before { rows: 2, drawn: 1 });
 }

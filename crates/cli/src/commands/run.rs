@@ -1,13 +1,13 @@
 //! `tombolo run`: one answer to a prompt, streamed; without a prompt, a chat, or texts to go on with.
 
 use crate::answer::Writer;
-use crate::args::{DeviceArgs, ModelArgs, SamplingArgs, Source, SplitArgs, TokenList, count, token_list};
+use crate::args::{DeviceArgs, DraftArgs, ModelArgs, SamplingArgs, Source, SplitArgs, TokenList, count, token_list};
 use crate::backend::Place;
 use crate::commands::chat::{self, Chat};
 use crate::demo;
 use crate::error::{Error, failure, input};
 use crate::interrupt::{self, Answer};
-use crate::limits::PROMPT_BYTES_MAX;
+use crate::limits::{DRAFT_MAX, PROMPT_BYTES_MAX};
 use crate::load::{self, Loaded, ROWS, at_file, capacity};
 use crate::output::{self, per_second};
 use crate::progress;
@@ -16,9 +16,9 @@ use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
-use tombolo_engine::{Context, EngineError, Finish};
+use tombolo_engine::{Context, EngineError, Finish, Speculation};
 use tombolo_gguf::Gguf;
-use tombolo_model::{Config, Sampling};
+use tombolo_model::{Capacity, Config, Sampling};
 use tombolo_text::output::{Dialect, OutputParser, Tools};
 use tombolo_text::{ChatTemplate, Conversation, Message, TextError, Tokenizer};
 
@@ -62,6 +62,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
+    draft: DraftArgs,
+    #[command(flatten)]
     split: SplitArgs,
     #[command(flatten)]
     device: DeviceArgs,
@@ -93,6 +95,33 @@ pub(crate) struct Report {
     run_tokens: usize,
     prompt_seconds: f64,
     generated_seconds: f64,
+    /// How drafts fared, where there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafts: Option<Drafts>,
+}
+
+/// Speculative decoding in one answer.
+#[derive(Serialize)]
+struct Drafts {
+    drafted: usize,
+    accepted: usize,
+    /// Tokens that a step with drafts gave on average: one, and the accepted ones.
+    tokens_per_step: f64,
+}
+
+impl Drafts {
+    fn between(before: Speculation, after: Speculation) -> Option<Self> {
+        let steps = after.steps - before.steps;
+        let (drafted, accepted) = (after.drafted - before.drafted, after.accepted - before.accepted);
+        let tokens_per_step = 1.0 + accepted as f64 / steps as f64;
+        (steps > 0).then_some(Self { drafted, accepted, tokens_per_step })
+    }
+
+    fn summary(&self) -> String {
+        let Self { drafted, accepted, tokens_per_step } = self;
+        let share = 100.0 * *accepted as f64 / *drafted as f64;
+        format!("{accepted} of {drafted} drafts accepted ({share:.0} %, {tokens_per_step:.2} tokens a step)")
+    }
 }
 
 impl Report {
@@ -108,7 +137,8 @@ impl Report {
             if self.cached_tokens > 0 { format!(" (and {} cached)", self.cached_tokens) } else { String::new() };
         let prompt_rate = rate(run, self.prompt_seconds);
         let rate = rate(generated.saturating_sub(1), self.generated_seconds);
-        format!("prompt {run_of}{new} tokens{cached}{prompt_rate}, generated {generated} tokens{rate}")
+        let drafts = self.drafts.as_ref().map(|drafts| format!(", {}", drafts.summary())).unwrap_or_default();
+        format!("prompt {run_of}{new} tokens{cached}{prompt_rate}, generated {generated} tokens{rate}{drafts}")
     }
 
     pub(crate) fn print_summary(&self) {
@@ -156,7 +186,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let sampling = args.sampling.sampling()?;
     let source = args.model.source();
     let gguf = load::open(&source)?;
-    let config = load::config(&gguf, args.device.dense_attention)?;
+    let config = load::drafting_config(&gguf, args.device.dense_attention)?;
     let tokenizer = match Tokenizer::from_metadata(gguf.metadata()) {
         Ok(tokenizer) => Some(tokenizer),
         // Ids need none.
@@ -187,8 +217,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         check(&question.ids, &config, context)?;
     }
     let (choice, _) = load::plan(&gguf, &config, &args.device, &args.split)?;
-    let rows = if matches!(choice.place, Place::Cpu { .. }) { CPU_ROWS } else { ROWS };
-    let mut loaded = load::load(&gguf, &config, &args.device, &args.split, capacity(rows, 1, context))?;
+    let is_cpu = matches!(choice.place, Place::Cpu { .. });
+    let drafts = drafts(args.draft.draft_max, &gguf, &config, is_cpu)?;
+    let config = if drafts == 0 { config.without_draft() } else { config };
+    let rows = if is_cpu { CPU_ROWS } else { ROWS };
+    let capacity = Capacity { logits: 1 + drafts, ..capacity(rows, 1, context) };
+    let mut loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
+    loaded.engine.set_draft_max(drafts);
     loaded.engine.set_between_chunks(progress::of_prompt());
     loaded.print_summary();
     print_sampling(&sampling);
@@ -217,6 +252,20 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     report.print_summary();
     Ok(if report.was_interrupted() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// Tokens that will be drafted for a step: what was asked for, if it can be.
+fn drafts(asked: Option<usize>, gguf: &Gguf, config: &Config, is_cpu: bool) -> Result<usize, Error> {
+    match asked {
+        Some(n) if n > DRAFT_MAX => Err(input(format!("--draft-max {n}: {DRAFT_MAX} at most"))),
+        Some(n) if n > 0 && config.draft.is_none() => {
+            Err(at_file(gguf, &format!("--draft-max {n}: the model has no block that drafts tokens (MTP)")))
+        }
+        Some(n) if n > 0 && !is_cpu => {
+            Err(input(format!("--draft-max {n}: drafts are not computed on GPUs yet; --device cpu does")))
+        }
+        asked => Ok(if config.draft.is_some() && is_cpu { asked.unwrap_or(1) } else { 0 }),
+    }
 }
 
 /// What is in force; with the seed, so that an answer can be had again.
@@ -404,6 +453,7 @@ impl Session {
             if interrupted || writer.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let engine = &mut self.loaded.engine;
+        let before = engine.speculation();
         let finish = engine.generate(&mut self.context, ids, &self.sampling, self.predict, on_token).map_err(
             |error| match error {
                 EngineError::EmptyPrompt | EngineError::PromptTooLong { .. } => input(error),
@@ -433,6 +483,7 @@ impl Session {
             run_tokens,
             prompt_seconds: (first - started).as_secs_f64(),
             generated_seconds: (ended - first).as_secs_f64(),
+            drafts: Drafts::between(before, self.loaded.engine.speculation()),
         })
     }
 }

@@ -63,7 +63,7 @@ fn case(kind: KvType, heads: usize, kv_heads: usize, dim: usize) -> Case {
     }
     let q = random.values(rows.len() * heads * dim);
     let sequences = tables.map(|table| Sequence { tables: vec![table] }).to_vec();
-    Case { kv, step: Step { rows, sequences, full_logits: false }, q, past }
+    Case { kv, step: Step { rows, sequences, ..Step::default() }, q, past }
 }
 
 fn attend(case: &Case, step: &Step, q: &[f32], asked: Asked, tier: Tier, threads: usize) -> Vec<f32> {

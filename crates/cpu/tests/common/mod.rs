@@ -132,7 +132,7 @@ pub(crate) fn rows(sequence: u32, start: usize, tokens: &[u32], all: bool) -> Ve
 
 /// A step of one sequence, with logits.
 pub(crate) fn step(start: usize, tokens: &[u32], all: bool) -> Step {
-    Step { rows: rows(0, start, tokens, all), sequences: vec![sequence(0)], full_logits: true }
+    Step { rows: rows(0, start, tokens, all), sequences: vec![sequence(0)], full_logits: true, ..Step::default() }
 }
 
 /// Largest absolute difference.

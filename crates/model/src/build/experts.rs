@@ -21,7 +21,7 @@ impl Builder<'_> {
 
     fn shared_part(&mut self, layer: usize, experts: &Experts) -> Result<Option<DensePart>, ModelError> {
         let Some(width) = experts.shared else { return Ok(None) };
-        let splits = self.gated_splits(layer..self.config.layers(), SHARED[2], width);
+        let splits = self.gated_splits(layer..self.config.layers_run(), SHARED[2], width);
         let width = self.held_rows(layer, SHARED[0], width, splits[0])?;
         Ok(Some(self.dense_part(width, splits)))
     }

@@ -41,7 +41,7 @@ impl Builder<'_> {
         let group = GroupId(self.program.groups.len() as u32);
         self.program.groups.push(KvGroup {
             name: "latent",
-            layers: self.config.layers(),
+            layers: self.config.layers_run(),
             kv_heads: 1,
             head_dim: latent.rank + latent.rope,
             values: Values::OfKey(latent.rank),
@@ -64,7 +64,7 @@ impl Builder<'_> {
         let group = GroupId(self.program.groups.len() as u32);
         self.program.groups.push(KvGroup {
             name: "index",
-            layers: indexer.full.iter().filter(|full| **full).count(),
+            layers: indexer.full.iter().take(self.config.layers_run()).filter(|full| **full).count(),
             kv_heads: 1,
             head_dim: indexer.head_dim,
             values: Values::None,
@@ -133,7 +133,10 @@ impl Builder<'_> {
             self.select(layer, indexer, index, rope, from)?;
             index.layers += 1;
         }
-        self.attend(layer, latent, part)?;
+        // The block that drafts tokens does not share a choice: it would be that of another pass.
+        let shares = layer < c.layers();
+        let selected = part.index.as_ref().filter(|_| shares || chooses.is_some()).map(|index| index.selected);
+        self.attend(layer, latent, part, selected)?;
         let cols = c.attention.heads * latent.value;
         let weight = self.block(layer, "attn_output", c.hidden, cols, Split::Cols { unit: latent.value })?;
         self.push(Op::Linear { x: part.out, weight, bias: None, out });
@@ -181,10 +184,15 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn attend(&mut self, layer: usize, latent: &Latent, part: &LatentPart) -> Result<(), ModelError> {
+    fn attend(
+        &mut self,
+        layer: usize,
+        latent: &Latent,
+        part: &LatentPart,
+        selected: Option<BufferId>,
+    ) -> Result<(), ModelError> {
         let &LatentPart { q, out, group, .. } = part;
         let (keys, values, keys_transposed) = self.key_and_value_matrices(layer, latent)?;
-        let selected = part.index.as_ref().map(|index| index.selected);
         let a = &self.config.attention;
         let heads = self.program.buffer(q).width / a.head_dim;
         let scale = a.scale;

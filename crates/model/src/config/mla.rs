@@ -37,7 +37,8 @@ pub struct Indexer {
     pub top_k: usize,
     /// Of the norm of its keys.
     pub eps: f32,
-    /// Layers that choose; the others see what the last one before them chose.
+    /// Layers that choose; the others see what the last one before them chose. One entry more for the block that drafts
+    /// tokens: it chooses, or sees everything.
     pub full: Vec<bool>,
 }
 
@@ -72,7 +73,7 @@ pub(super) fn latent(
         rope.magnitude = 1.0;
     }
     let indexer = match family.indexer {
-        true => Some(indexer(keys, rotated, layers)?),
+        true => Some(indexer(gguf, keys, rotated, layers)?),
         false => None,
     };
     let latent = Latent {
@@ -111,18 +112,20 @@ fn scale(keys: &Keys, head_dim: usize) -> Result<f32, ModelError> {
     Ok(plain * magnitude * magnitude)
 }
 
-fn indexer(keys: &Keys, rotated: usize, layers: usize) -> Result<Indexer, ModelError> {
+fn indexer(gguf: &Gguf, keys: &Keys, rotated: usize, layers: usize) -> Result<Indexer, ModelError> {
     let key = "attention.indexer.key_length";
     let head_dim = keys.count(key, limits::HEAD_DIM)?;
     if head_dim < rotated {
         return keys.bad(key, format!("{head_dim}, of which {rotated} are rotated"));
     }
+    let mut full = full(keys, layers)?;
+    full.push(gguf.tensor(&format!("blk.{layers}.indexer.attn_k.weight")).is_some());
     let indexer = Indexer {
         heads: keys.count("attention.indexer.head_count", limits::HEADS)?,
         head_dim,
         top_k: keys.count("attention.indexer.top_k", limits::CONTEXT)?,
         eps: keys.positive_or("attention.layer_norm_epsilon", 1e-6)?,
-        full: full(keys, layers)?,
+        full,
     };
     if indexer.full[0] { Ok(indexer) } else { keys.bad("attention.indexer.types", "the first layer must choose") }
 }
