@@ -33,6 +33,8 @@ pub(super) struct Size {
     weight_bytes: usize,
     /// Of them, what every rank holds.
     copied_bytes: usize,
+    /// Of them, what only the block that drafts tokens uses.
+    draft_bytes: usize,
     /// Of the rank that holds most, in f16.
     kv_bytes_per_token: usize,
     /// Weights that a token reads, of the rank that reads most.
@@ -41,9 +43,13 @@ pub(super) struct Size {
 
 /// Every number of ranks that is legal.
 pub(super) fn sizes(gguf: &Gguf, config: &Config, legal: &[usize]) -> Vec<Size> {
+    let without = config.clone().without_draft();
     let of = |&ranks: &usize| {
-        let programs = (0..ranks).map(|rank| Program::build(gguf, config, Shard { rank, size: ranks }));
-        let programs: Vec<Program> = programs.collect::<Result<_, _>>().ok()?;
+        let all = |config: &Config| -> Option<Vec<Program>> {
+            (0..ranks).map(|rank| Program::build(gguf, config, Shard { rank, size: ranks }).ok()).collect()
+        };
+        let (programs, plain) = (all(config)?, all(&without)?);
+        let drafting = programs.iter().zip(&plain).map(|(p, plain)| p.weight_bytes() - plain.weight_bytes());
         let most = |f: &dyn Fn(&Program) -> usize| programs.iter().map(f).max().unwrap_or(0);
         // Of two ranks, as all are cut alike.
         let copied = |p: &Program| p.weights.iter().filter(|w| is_copied(w, &programs[1..])).map(Weight::bytes).sum();
@@ -51,6 +57,7 @@ pub(super) fn sizes(gguf: &Gguf, config: &Config, legal: &[usize]) -> Vec<Size> 
             ranks,
             weight_bytes: most(&Program::weight_bytes),
             copied_bytes: if ranks == 1 { 0 } else { copied(&programs[0]) },
+            draft_bytes: drafting.max().unwrap_or(0),
             kv_bytes_per_token: most(&kv_bytes_per_token),
             weight_bytes_per_token: most(&Program::weight_bytes_per_token),
         })
@@ -154,6 +161,15 @@ pub(super) fn print_sizes(sizes: &[Size], out: &mut impl Write) -> std::io::Resu
             bytes(size.weight_bytes_per_token),
             bytes(size.kv_bytes_per_token),
         )?;
+    }
+    if sizes.iter().any(|size| size.copied_bytes > 0) {
+        writeln!(out, "  copied: what every rank needs all of, because no part of its own share can be made without it")?;
+    }
+    let drafts: Vec<String> =
+        sizes.iter().filter(|s| s.draft_bytes > 0).map(|s| output::size(s.draft_bytes as u64)).collect();
+    if !drafts.is_empty() {
+        let by_size = drafts.join(", ");
+        writeln!(out, "  of the weights, {by_size} draft tokens (MTP); --draft-max 0 leaves them out")?;
     }
     Ok(())
 }
