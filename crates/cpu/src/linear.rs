@@ -109,7 +109,10 @@ pub(crate) fn run(
         let task = &tasks[i];
         let product = &products[task.product];
         SCRATCH.with_borrow_mut(|scratch| match (&product.weight.tiles, &product.weight.rows) {
-            (Some(tiles), _) => tile_task(kernels, tiles, quantized, cols, task, product, scratch),
+            (Some(tiles), _) if task.rows.len() < BLOCK_ROWS => {
+                tile_task::<BLOCK_ROWS>(kernels, tiles, quantized, cols, task, product, scratch);
+            }
+            (Some(tiles), _) => tile_task::<TASK_ROWS>(kernels, tiles, quantized, cols, task, product, scratch),
             (None, Some(weight)) => row_task(kernels, weight, x, cols, task, product, scratch),
             (None, None) => unreachable!("a weight of a product is loaded in one form or the other"),
         });
@@ -162,7 +165,8 @@ fn quantize(
     })
 }
 
-fn tile_task(
+/// A task of at most `MAX` rows: what a small one needs is smaller.
+fn tile_task<const MAX: usize>(
     kernels: &Kernels,
     tiles: &Tiles,
     x: &Quantized,
@@ -173,8 +177,8 @@ fn tile_task(
 ) {
     let blocks = cols / QUANT;
     let empty = ActRow { quants: &[], blocks: &[] };
-    let mut acts = [empty; TASK_ROWS];
-    let mut to = [0; TASK_ROWS];
+    let mut acts = [empty; MAX];
+    let mut to = [0; MAX];
     let n = task.rows.len();
     for (i, row) in task.rows.clone().enumerate() {
         let [from, into] = product.pair(row);
@@ -183,14 +187,14 @@ fn tile_task(
     }
     let (acts, to) = (&acts[..n], &to[..n]);
     let Scratch { panel, sums, .. } = scratch;
-    sums.resize(2 * TASK_ROWS, [0.0; TILE]);
+    sums.resize(sums.len().max(2 * MAX), [0.0; TILE]);
     let last = task.weight_rows.end.div_ceil(TILE);
     for first in (task.weight_rows.start / TILE..last).step_by(2) {
         let pair = [tiles.tile(first), if first + 1 < last { tiles.tile(first + 1) } else { &[] }];
         let pair = &pair[..(last - first).min(2)];
         if n < BLOCK_ROWS {
             for (tile, sums) in pair.iter().zip(sums.chunks_exact_mut(n)) {
-                acts.iter().zip(sums).for_each(|(act, sums)| (kernels.tile)(tiles.kind, tile, act, sums));
+                (kernels.tile)(tiles.kind, tile, acts, sums);
             }
         } else {
             (kernels.block)(tiles.kind, pair, acts, panel, &mut sums[..pair.len() * n]);

@@ -120,24 +120,24 @@ impl Heads {
 macro_rules! tile_kernels {
     ($tier:ident, $features:literal) => {{
         #[target_feature(enable = $features)]
-        fn tile(kind: Kind, tile: &[u8], act: &ActRow, out: &mut [f32; TILE]) {
+        fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
             // SAFETY: this function has the tier's instructions.
-            unsafe { x86::tile::<x86_dot::$tier>(kind, tile, act, out) }
+            unsafe { x86::tile::<x86_dot::$tier>(kind, tile, acts, out) }
         }
         #[target_feature(enable = $features)]
         fn block(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]) {
             // SAFETY: as above.
             unsafe { x86::block::<x86_dot::$tier>(kind, tiles, acts, panel, out) }
         }
-        let one: TileKernel = |kind, bytes, act, out| {
+        let few: TileKernel = |kind, bytes, acts, out| {
             // SAFETY: `Kernels::of` hands out a table only where the processor has its tier.
-            unsafe { tile(kind, bytes, act, out) }
+            unsafe { tile(kind, bytes, acts, out) }
         };
         let many: BlockKernel = |kind, tiles, acts, panel, out| {
             // SAFETY: as above.
             unsafe { block(kind, tiles, acts, panel, out) }
         };
-        (one, many)
+        (few, many)
     }};
 }
 
@@ -148,9 +148,9 @@ macro_rules! kernels {
         pub(crate) struct Kernels {
             /// Which.
             pub(crate) tier: Tier,
-            /// `out[row of the tile] = tile · act`.
+            /// `out[r][row of the tile] = tile · act` for a few rows.
             pub(crate) tile: TileKernel,
-            /// The same bits for some tiles and any number of rows: `out[t · rows + r][row of the tile]`.
+            /// The same bits for some tiles and many rows: `out[t · rows + r][row of the tile]`.
             pub(crate) block: BlockKernel,
             /// Little-endian halves as floats.
             pub(crate) widen: fn(halves: &[u8], out: &mut [f32]),
@@ -214,7 +214,7 @@ macro_rules! kernels {
     };
 }
 
-type TileKernel = fn(kind: Kind, tile: &[u8], act: &ActRow, out: &mut [f32; TILE]);
+type TileKernel = fn(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]);
 type BlockKernel = fn(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], panel: &mut Panel, out: &mut [[f32; TILE]]);
 
 #[cfg(target_arch = "x86_64")]

@@ -6,19 +6,15 @@ use super::tile::{ActBlock, ActRow, Class, Kind, QUANT, TILE};
 use half::f16;
 use tombolo_gguf::quant::{iq4_nl, mxfp4};
 
-/// `out[row of the tile] = tile · act`.
-pub(super) fn tile(kind: Kind, tile: &[u8], act: &ActRow, out: &mut [f32; TILE]) {
-    rows(kind, tile, std::slice::from_ref(act), std::slice::from_mut(out));
-}
-
-/// The same for some tiles and any number of rows.
+/// [`tile`] for some tiles.
 pub(super) fn block(kind: Kind, tiles: &[&[u8]], acts: &[ActRow], _: &mut Panel, out: &mut [[f32; TILE]]) {
     for (tile, out) in tiles.iter().zip(out.chunks_exact_mut(acts.len())) {
-        rows(kind, tile, acts, out);
+        self::tile(kind, tile, acts, out);
     }
 }
 
-fn rows(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
+/// `out[r][row of the tile] = tile · act`.
+pub(super) fn tile(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
     out.fill([0.0; TILE]);
     let mut sub = PanelSub::ZERO;
     for (b, block) in tile.chunks_exact(kind.block_bytes()).enumerate() {

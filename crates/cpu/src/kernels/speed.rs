@@ -40,13 +40,11 @@ fn speed_of_products() {
                 .collect();
             let mut out = vec![[0f32; TILE]; 2 * rows];
             let mut panel = Panel::new();
-            let one = quickest(|| (table.tile)(kind, &tile, &acts[0], &mut out[0]));
-            let mut of = |n: usize| {
-                let s = quickest(|| (table.block)(kind, &[&tile], &acts[..n], &mut panel, &mut out[..n]));
-                (n * TILE * cols) as f64 / s * 1e-9
-            };
-            let (two, four, many) = (of(2), of(4), of(rows));
-            println!("{kind:?}: {:.1}, {two:.1}, {four:.1}, {many:.1}", (TILE * cols) as f64 / one * 1e-9);
+            let speed = |n: usize, s: f64| (n * TILE * cols) as f64 / s * 1e-9;
+            let [one, two, four] =
+                [1, 2, 4].map(|n| speed(n, quickest(|| (table.tile)(kind, &tile, &acts[..n], &mut out[..n]))));
+            let many = quickest(|| (table.block)(kind, &[&tile], &acts, &mut panel, &mut out[..rows]));
+            println!("{kind:?}: {one:.1}, {two:.1}, {four:.1}, {:.1}", speed(rows, many));
         }
     }
 }

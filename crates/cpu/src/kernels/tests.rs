@@ -118,10 +118,13 @@ fn check_tile(kind: Kind, rows: &[Vec<u8>], acts: &[Vec<f32>]) {
 
     let want: Vec<_> = scalar.iter().map(|sums| sums.map(f32::to_bits)).collect();
     for table in tables() {
-        for (act, want) in act_rows.iter().zip(&want) {
-            let mut got = [f32::NAN; TILE];
-            (table.tile)(kind, &tile, act, &mut got);
-            assert_eq!(got.map(f32::to_bits), *want, "{kind:?} {:?}", table.tier);
+        for few in 1..=4 {
+            for (acts, want) in act_rows.chunks(few).zip(want.chunks(few)) {
+                let mut got = vec![[f32::NAN; TILE]; acts.len()];
+                (table.tile)(kind, &tile, acts, &mut got);
+                let got: Vec<_> = got.iter().map(|sums| sums.map(f32::to_bits)).collect();
+                assert_eq!(got, want, "{kind:?} {:?}, {few} rows", table.tier);
+            }
         }
         for tiles in [1, 2] {
             let mut got = vec![[f32::NAN; TILE]; tiles * acts.len()];

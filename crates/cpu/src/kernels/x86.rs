@@ -1,6 +1,6 @@
 //! Tile kernels for x86, over the one instruction in which the tiers differ: multiplying unsigned by signed bytes.
 //!
-//! One row is multiplied with the tile's bytes as they come ([`tile`]): reading them is what takes the time. For more
+//! A row or two are multiplied with the tile's bytes as they come ([`tile`]): reading them is what takes the time. For more
 //! rows ([`block`]) a stretch of columns is first brought to the form that all kinds share, in a [`Panel`] that stays in
 //! the nearest cache, and then multiplied with one small set of rows after the other. Only what differs by kind is
 //! compiled for every kind.
@@ -60,33 +60,51 @@ impl Act {
 /// Bytes between the products and what is fetched ahead of them: 2 to 8 KiB do alike.
 const AHEAD: usize = 4096;
 
-/// The tile kernel for one row.
+/// The tile kernel for a few rows.
 ///
 /// # Safety
 /// The processor has AVX2, FMA, F16C and what `D` needs.
 #[inline(always)]
-pub(super) unsafe fn tile<D: Dot>(kind: Kind, tile: &[u8], act: &ActRow, out: &mut [f32; TILE]) {
+pub(super) unsafe fn tile<D: Dot>(kind: Kind, tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
     // SAFETY: the caller vouches for the instructions.
-    unsafe { by_kind!(kind, row::<D>(tile, act, out)) }
+    unsafe { by_kind!(kind, few::<D>(tile, acts, out)) }
+}
+
+/// What two rows multiply with is unpacked once.
+#[inline(always)]
+unsafe fn few<D: Dot, S: Sub>(tile: &[u8], acts: &[ActRow], out: &mut [[f32; TILE]]) {
+    let (pairs, last) = acts.as_chunks::<2>();
+    let (out_pairs, out_last) = out.as_chunks_mut::<2>();
+    // SAFETY: the caller vouches for the instructions.
+    unsafe {
+        for (acts, out) in pairs.iter().zip(out_pairs) {
+            together::<D, S, 2>(tile, acts, out);
+        }
+        if let ([act], [out, ..]) = (last, out_last) {
+            together::<D, S, 1>(tile, &[*act], std::array::from_mut(out));
+        }
+    }
 }
 
 #[inline(always)]
-unsafe fn row<D: Dot, S: Sub>(tile: &[u8], act: &ActRow, out: &mut [f32; TILE]) {
+unsafe fn together<D: Dot, S: Sub, const N: usize>(tile: &[u8], acts: &[ActRow; N], out: &mut [[f32; TILE]; N]) {
     let blocks = tile.chunks_exact(S::BYTES);
-    let act = [Act::of(act, blocks.len() * S::COUNT * QUANT)];
-    // SAFETY: blocks are whole, and the row has as many columns as they do, which was just checked.
+    let acts = acts.each_ref().map(|act| Act::of(act, blocks.len() * S::COUNT * QUANT));
+    // SAFETY: blocks are whole, and the rows have as many columns as they do, which was just checked.
     unsafe {
-        let mut sums = [_mm256_setzero_ps()];
+        let mut sums = [_mm256_setzero_ps(); N];
         for (b, block) in blocks.enumerate() {
             // Memory is asked for before it is needed: it takes longer than what there is to do meanwhile.
             for line in (0..S::BYTES).step_by(64) {
                 _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(AHEAD + line).cast());
             }
             for j in 0..S::COUNT {
-                multiply::<D, S, 1>(&S::at(block.as_ptr(), j), &act, b * S::COUNT + j, &mut sums);
+                multiply::<D, S, N>(&S::at(block.as_ptr(), j), &acts, b * S::COUNT + j, &mut sums);
             }
         }
-        _mm256_storeu_ps(out.as_mut_ptr(), sums[0]);
+        for (out, sum) in out.iter_mut().zip(sums) {
+            _mm256_storeu_ps(out.as_mut_ptr(), sum);
+        }
     }
 }
 

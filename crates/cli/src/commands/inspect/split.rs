@@ -163,7 +163,10 @@ pub(super) fn print_sizes(sizes: &[Size], out: &mut impl Write) -> std::io::Resu
         )?;
     }
     if sizes.iter().any(|size| size.copied_bytes > 0) {
-        writeln!(out, "  copied: what every rank needs all of, because no part of its own share can be made without it")?;
+        writeln!(
+            out,
+            "  copied: what every rank needs all of, because no part of its own share can be made without it"
+        )?;
     }
     let drafts: Vec<String> =
         sizes.iter().filter(|s| s.draft_bytes > 0).map(|s| output::size(s.draft_bytes as u64)).collect();
