@@ -5,12 +5,19 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod cache;
+mod draw;
 mod error;
 mod generate;
+mod ngram;
+mod request;
+mod schedule;
 mod speculate;
 mod workers;
 
 pub use blocks::BlockPool;
 pub use error::EngineError;
 pub use generate::{Context, Engine, Finish, Shape};
+pub use request::{Event, Extra, Logprobs, Mask, Penalties, Reason, Request, RequestId, Tally};
+pub use schedule::{Drafts, Figures, Refused, Scheduler, Settings};
 pub use speculate::Speculation;

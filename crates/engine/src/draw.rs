@@ -1,0 +1,137 @@
+//! Draws on the host: for requests whose logits are changed first, or told about.
+//!
+//! The law is that of [`tombolo_model::draw`], over all logits: where nothing changes them, the token is the one that a
+//! backend would have drawn.
+
+use crate::request::{Extra, Logprobs};
+use std::collections::HashMap;
+use tombolo_model::{Sampling, Summary, draw};
+
+/// How often tokens occurred in a request.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Times generated; 0: in the prompt alone.
+    by_token: HashMap<u32, u32>,
+}
+
+impl Counts {
+    pub(crate) fn of_prompt(prompt: &[u32]) -> Self {
+        Self { by_token: prompt.iter().map(|&token| (token, 0)).collect() }
+    }
+
+    pub(crate) fn add(&mut self, token: u32) {
+        *self.by_token.entry(token).or_default() += 1;
+    }
+}
+
+/// Changes a row's logits as a request wants them, in vLLM's order: bias, the least length, penalties, grammar.
+pub(crate) fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, stop: &[u32], generated: usize) {
+    let mut change = |token: u32, by: &dyn Fn(f32) -> f32| {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit = by(*logit);
+        }
+    };
+    for &(token, bias) in &extra.bias {
+        change(token, &|logit| logit + bias);
+    }
+    if generated < extra.min_tokens {
+        stop.iter().for_each(|&token| change(token, &|_| f32::NEG_INFINITY));
+    }
+    let penalties = extra.penalties;
+    if penalties != crate::request::Penalties::default() {
+        for (&token, &times) in &counts.by_token {
+            let minus = if times > 0 { penalties.presence + penalties.frequency * times as f32 } else { 0.0 };
+            let repeated = |logit: f32| {
+                if logit > 0.0 { logit / penalties.repetition } else { logit * penalties.repetition }
+            };
+            change(token, &|logit| repeated(logit) - minus);
+        }
+    }
+    if let Some(allowed) = extra.mask.as_mut().and_then(|mask| mask.allowed()) {
+        for (logits, word) in logits.chunks_mut(32).zip(allowed.iter().chain(std::iter::repeat(&0))) {
+            for (bit, logit) in logits.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+/// Draws a token by the law of all backends; `None`: there is no number among the logits.
+pub(crate) fn draw_from(logits: &[f32], sampling: &Sampling, position: u32) -> Option<u32> {
+    if !logits.iter().any(|logit| logit.is_finite()) {
+        return None;
+    }
+    let summary = Summary::of(logits, 0, sampling.temperature, logits.len());
+    draw(&summary, logits.len(), sampling, position)
+}
+
+/// How likely `token` was, and the `top` likeliest tokens.
+pub(crate) fn logprobs(logits: &[f32], token: u32, top: usize) -> Logprobs {
+    let number = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit };
+    let most = logits.iter().copied().map(number).fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(number(logit) - most).exp()).sum();
+    let all = f64::from(most) + sum.ln();
+    let of = |logit: f32| (f64::from(number(logit)) - all) as f32;
+    let own = logits.get(token as usize).copied().map_or(f32::NEG_INFINITY, number);
+    let best = Summary::best(logits, 0, top.min(logits.len()));
+    let top = if top == 0 { Vec::new() } else { best.candidates.iter().map(|c| (c.token, of(c.logit))).collect() };
+    Logprobs { logprob: of(own), rank: 1 + logits.iter().filter(|&&logit| number(logit) > own).count(), top }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Mask, Penalties};
+
+    #[derive(Debug)]
+    struct Only(Vec<u32>);
+
+    impl Mask for Only {
+        fn allowed(&mut self) -> Option<&[u32]> {
+            Some(&self.0)
+        }
+
+        fn accept(&mut self, _: u32) {}
+    }
+
+    fn adjusted(extra: &mut Extra, counts: &Counts, generated: usize) -> Vec<f32> {
+        let mut logits = vec![1.0, -1.0, 2.0, 0.5];
+        adjust(&mut logits, extra, counts, &[2], generated);
+        logits
+    }
+
+    #[test]
+    fn logits_are_changed_as_asked_for() {
+        let mut counts = Counts::of_prompt(&[0, 1, 9]);
+        counts.add(2);
+        counts.add(2);
+        let plain = vec![1.0, -1.0, 2.0, 0.5];
+        assert_eq!(adjusted(&mut Extra::default(), &counts, 0), plain);
+        let bias = vec![(3, 1.5), (1, -2.0), (77, 1.0)];
+        assert_eq!(adjusted(&mut Extra { bias, ..Extra::default() }, &counts, 0), [1.0, -3.0, 2.0, 2.0]);
+        let mut least = Extra { min_tokens: 2, ..Extra::default() };
+        assert_eq!(adjusted(&mut least, &counts, 1)[2], f32::NEG_INFINITY);
+        assert_eq!(adjusted(&mut least, &counts, 2), plain);
+        let penalties = Penalties { repetition: 2.0, presence: 0.25, frequency: 0.125 };
+        let mut against = Extra { penalties, ..Extra::default() };
+        assert_eq!(adjusted(&mut against, &counts, 0), [0.5, -2.0, 1.0 - 0.5, 0.5]);
+        let mut only = Extra { mask: Some(Box::new(Only(vec![0b1010]))), ..Extra::default() };
+        assert_eq!(adjusted(&mut only, &counts, 0), [f32::NEG_INFINITY, -1.0, f32::NEG_INFINITY, 0.5]);
+        let mut none = Extra { mask: Some(Box::new(Only(Vec::new()))), ..Extra::default() };
+        assert_eq!(draw_from(&adjusted(&mut none, &counts, 0), &Sampling::GREEDY, 0), None);
+    }
+
+    #[test]
+    fn logprobs_are_those_of_a_softmax() {
+        let logits = [1.0f32, 3.0, f32::NAN, 2.0];
+        let sum: f32 = [1.0f32, 3.0, 2.0].iter().map(|l| l.exp()).sum();
+        let found = logprobs(&logits, 3, 2);
+        assert!((found.logprob - (2.0 - sum.ln())).abs() < 1e-6);
+        assert_eq!((found.rank, found.top.iter().map(|t| t.0).collect::<Vec<_>>()), (2, vec![1, 3]));
+        assert_eq!(found.top[1].1, found.logprob);
+        assert!(logprobs(&logits, 1, 0).top.is_empty());
+        assert_eq!(logprobs(&[f32::NAN; 3], 1, 2).rank, 1);
+    }
+}

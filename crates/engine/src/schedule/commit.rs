@@ -1,0 +1,137 @@
+//! From what a step gave to tokens, and to the ends of requests.
+
+use super::{Flight, Kind, Part, Scheduler};
+use crate::draw;
+use crate::request::{Event, Logprobs, Reason};
+use tombolo_model::StepOutput;
+
+/// A step's drawn tokens and logits, row by row.
+struct Results<'a> {
+    tokens: &'a [u32],
+    /// `[tokens, vocabulary]`, or nothing.
+    logits: &'a [f32],
+    vocabulary: usize,
+}
+
+impl Results<'_> {
+    fn logits(&self, row: usize) -> &[f32] {
+        &self.logits[row * self.vocabulary..][..self.vocabulary]
+    }
+}
+
+impl Scheduler {
+    /// Takes what came of the oldest step in flight.
+    ///
+    /// # Panics
+    /// None is, or it did not draw as many tokens as it was to.
+    pub fn commit(&mut self, output: &StepOutput) {
+        let Flight { parts, kind } = self.in_flight.pop_front().expect("a step is in flight");
+        assert_eq!(output.tokens.len(), parts.iter().map(|part| part.drawn).sum::<usize>(), "tokens of a step");
+        let mut at = 0;
+        for part in parts {
+            let drawn = at..at + part.drawn;
+            at = drawn.end;
+            // One that was cancelled meanwhile is gone.
+            let Some(index) = self.position_of(part.id) else { continue };
+            match kind {
+                Kind::Trunk => {
+                    let results = Results {
+                        tokens: &output.tokens[drawn.clone()],
+                        logits: output.logits.get(drawn.start * self.settings.vocabulary..).unwrap_or_default(),
+                        vocabulary: self.settings.vocabulary,
+                    };
+                    self.commit_rows(index, part, &results);
+                }
+                Kind::Draft => self.commit_draft(index, part, &output.tokens[drawn]),
+            }
+        }
+    }
+
+    fn commit_rows(&mut self, index: usize, part: Part, results: &Results) {
+        let sequence = &mut self.running[index];
+        let known = sequence.tokens.len();
+        if sequence.wants_prompt_logprobs() {
+            let top = sequence.extra().and_then(|extra| extra.prompt_logprobs).unwrap_or(0);
+            for row in 0..part.rows {
+                let position = part.first + row;
+                if position == sequence.prompt_logprobs.len() && position + 1 < sequence.prompt_tokens {
+                    let token = sequence.tokens[position + 1];
+                    sequence.prompt_logprobs.push(draw::logprobs(results.logits(row), token, top));
+                }
+            }
+            if !sequence.wants_prompt_logprobs() {
+                self.events.push(Event::PromptLogprobs(sequence.id, sequence.prompt_logprobs.clone()));
+            }
+        }
+        if part.first + part.rows < known {
+            // A piece of a prompt: nothing is drawn yet.
+            sequence.computed = part.first + part.rows;
+            sequence.remember(&mut self.blocks);
+            self.to_draft.push(part);
+            return;
+        }
+        let drafts = std::mem::take(&mut sequence.drafts);
+        let last = part.drawn - 1 - drafts.len();
+        let drawn = &results.tokens[last..];
+        let accepted = drafts.iter().zip(drawn).take_while(|(draft, drawn)| draft == drawn).count();
+        if !drafts.is_empty() {
+            sequence.tally.drafted += drafts.len();
+            sequence.tally.accepted += accepted;
+            self.figures.draft_steps += 1;
+            self.figures.drafted += drafts.len() as u64;
+            self.figures.accepted.resize(self.settings.drafts.most(), 0);
+            self.figures.accepted[..accepted].iter_mut().for_each(|count| *count += 1);
+        }
+        sequence.computed = known + accepted;
+        let mut end = (sequence.request.max_tokens == 0).then_some(Reason::Length);
+        for &token in &drawn[..=accepted] {
+            if end.is_none() {
+                end = self.push(index, token, results, last);
+            }
+        }
+        let sequence = &mut self.running[index];
+        sequence.computed = sequence.computed.min(sequence.tokens.len());
+        sequence.remember(&mut self.blocks);
+        match end {
+            Some(reason) => {
+                let sequence = self.running.remove(index);
+                self.finish(sequence, reason);
+            }
+            None => self.to_draft.push(part),
+        }
+    }
+
+    /// Adds a drawn token to a sequence; whether it ends with it.
+    fn push(&mut self, index: usize, token: u32, results: &Results, row: usize) -> Option<Reason> {
+        let sequence = &mut self.running[index];
+        let generated = sequence.generated();
+        let position = sequence.tokens.len() as u32 - 1;
+        let (mut token, mut logprobs) = (token, None::<Box<Logprobs>>);
+        if let (Some(extra), Some(counts)) = (sequence.request.extra.as_mut(), sequence.counts.as_mut()) {
+            let plain = results.logits(row);
+            let mut changed = plain.to_vec();
+            draw::adjust(&mut changed, extra, counts, &sequence.request.stop, generated);
+            let Some(drawn) = draw::draw_from(&changed, &sequence.request.sampling, position) else {
+                return Some(Reason::NotNumbers);
+            };
+            token = drawn;
+            counts.add(token);
+            if let Some(mask) = &mut extra.mask {
+                mask.accept(token);
+            }
+            logprobs = extra.logprobs.map(|top| Box::new(draw::logprobs(plain, token, top)));
+        }
+        sequence.tokens.push(token);
+        self.figures.generated += 1;
+        self.events.push(Event::Token { id: sequence.id, token, logprobs });
+        // The last token needs no position of its own.
+        let is_full = sequence.tokens.len() > self.settings.capacity.context;
+        if sequence.request.stop.contains(&token) {
+            Some(Reason::Stop)
+        } else if generated + 1 >= sequence.request.max_tokens || is_full {
+            Some(Reason::Length)
+        } else {
+            None
+        }
+    }
+}
