@@ -1,8 +1,9 @@
 //! KV blocks: who uses them, and what they hold that can be used again (the prefix cache).
 //!
 //! A full block is known by the one before it and by its own tokens, compared whole: no hash of a prompt can be mistaken
-//! for that of another. Blocks that nobody uses are taken again when there is need, those that hold nothing first, then the
-//! longest unused; the end of a prompt goes before its beginning.
+//! for that of another. The last block of what ended, which is not full, is taken over by whoever goes on with the same
+//! tokens: the next turn of a conversation runs nothing again. Blocks that nobody uses are taken again when there is need,
+//! those that hold nothing first, then the longest unused; the end of a prompt goes before its beginning.
 
 use std::collections::{BTreeMap, HashMap};
 use tombolo_model::BLOCK_TOKENS;
@@ -25,6 +26,9 @@ struct Key {
     tokens: [u32; BLOCK_TOKENS],
 }
 
+/// Unfinished blocks that are remembered after one.
+const ENDS_MAX: usize = 8;
+
 #[derive(Clone, Debug, Default)]
 struct Block {
     users: u32,
@@ -32,6 +36,14 @@ struct Block {
     idle_since: u64,
     /// Under which it is known, and its name.
     known: Option<(Key, u64)>,
+    /// What it holds if it is an end, which is not full, and what stands before it.
+    end: Option<(Before, Vec<u32>)>,
+}
+
+impl Block {
+    fn holds_something(&self) -> bool {
+        self.known.is_some() || self.end.is_some()
+    }
 }
 
 /// All KV blocks of a model: a number stands for a block in every KV group.
@@ -41,6 +53,8 @@ pub(crate) struct Blocks {
     /// Blocks without users, by whether they hold something known and since when.
     idle: BTreeMap<(bool, u64), u32>,
     known: HashMap<Key, u32>,
+    /// Idle blocks that are not full, by what stands before them.
+    ends: HashMap<Before, Vec<u32>>,
     now: u64,
     names: u64,
 }
@@ -50,7 +64,7 @@ impl Blocks {
         let count = u32::try_from(total).expect("a model has fewer than 2^32 blocks");
         let blocks = (0..count).map(|i| Block { idle_since: u64::from(i), ..Block::default() }).collect();
         let idle = (0..count).map(|i| ((false, u64::from(i)), i)).collect();
-        Self { blocks, idle, known: HashMap::new(), now: u64::from(count), names: 0 }
+        Self { blocks, idle, known: HashMap::new(), ends: HashMap::new(), now: u64::from(count), names: 0 }
     }
 
     pub(crate) fn total(&self) -> usize {
@@ -64,13 +78,57 @@ impl Blocks {
 
     /// Takes a block; what it held is forgotten.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        let (_, number) = self.idle.pop_first()?;
-        let block = &mut self.blocks[number as usize];
-        block.users = 1;
-        if let Some((key, _)) = block.known.take() {
+        let (_, &number) = self.idle.first_key_value()?;
+        self.forget_end(number);
+        self.share(number);
+        if let Some((key, _)) = self.blocks[number as usize].known.take() {
             self.known.remove(&key);
         }
         Some(number)
+    }
+
+    /// Gives back the last block of a sequence, which holds these tokens and is not full.
+    pub(crate) fn give_end(&mut self, number: u32, before: Before, tokens: &[u32]) {
+        let block = &mut self.blocks[number as usize];
+        let ends = self.ends.entry(before).or_default();
+        if block.users == 1 && block.known.is_none() && !tokens.is_empty() && ends.len() < ENDS_MAX {
+            block.end = Some((before, tokens.to_vec()));
+            ends.push(number);
+        }
+        if ends.is_empty() {
+            self.ends.remove(&before);
+        }
+        self.give(number);
+    }
+
+    /// Takes over the block after `before` that begins with most of `tokens`; how many those are.
+    pub(crate) fn take_end(&mut self, before: Before, tokens: &[u32]) -> Option<(u32, usize)> {
+        let in_common = |number: u32| {
+            let held = self.blocks[number as usize].end.iter().flat_map(|(_, held)| held);
+            held.zip(tokens).take_while(|(a, b)| a == b).count()
+        };
+        let ends = self.ends.get(&before)?.iter().map(|&number| (number, in_common(number)));
+        let best = ends.max_by_key(|&(_, count)| count).filter(|&(_, count)| count > 0)?;
+        // Its place among the idle depends on what it holds.
+        self.share(best.0);
+        self.forget_end(best.0);
+        Some(best)
+    }
+
+    fn forget_end(&mut self, number: u32) {
+        let block = &mut self.blocks[number as usize];
+        let was = (block.holds_something(), block.idle_since);
+        let Some((before, _)) = block.end.take() else { return };
+        if block.users == 0 {
+            self.idle.remove(&was);
+            self.idle.insert((block.holds_something(), block.idle_since), number);
+        }
+        if let Some(ends) = self.ends.get_mut(&before) {
+            ends.retain(|&end| end != number);
+            if ends.is_empty() {
+                self.ends.remove(&before);
+            }
+        }
     }
 
     /// Ends one use of a block.
@@ -80,7 +138,7 @@ impl Blocks {
         if block.users == 0 {
             self.now += 1;
             block.idle_since = self.now;
-            self.idle.insert((block.known.is_some(), self.now), number);
+            self.idle.insert((block.holds_something(), self.now), number);
         }
     }
 
@@ -105,7 +163,7 @@ impl Blocks {
     pub(crate) fn share(&mut self, number: u32) {
         let block = &mut self.blocks[number as usize];
         if block.users == 0 {
-            self.idle.remove(&(block.known.is_some(), block.idle_since));
+            self.idle.remove(&(block.holds_something(), block.idle_since));
         }
         block.users += 1;
     }
@@ -139,11 +197,14 @@ impl Blocks {
         tables.flatten().for_each(|&number| users[number as usize] += 1);
         for (i, (block, users)) in self.blocks.iter().zip(users).enumerate() {
             assert_eq!(block.users, users, "block {i}");
-            let place = self.idle.get(&(block.known.is_some(), block.idle_since));
+            let place = self.idle.get(&(block.holds_something(), block.idle_since));
             assert_eq!(place == Some(&(i as u32)), users == 0, "block {i}");
+            let is_end = |(before, _): &(Before, _)| self.ends[before].contains(&(i as u32));
+            assert!(block.end.as_ref().is_none_or(|end| is_end(end) && block.users == 0 && block.known.is_none()));
             assert!(block.known.is_none_or(|(key, _)| self.known[&key] == i as u32), "block {i}");
         }
         assert!(self.known.values().all(|&number| self.blocks[number as usize].known.is_some()));
+        assert!(self.ends.values().flatten().all(|&number| self.blocks[number as usize].end.is_some()));
     }
 }
 
@@ -198,6 +259,26 @@ mod tests {
         cache.give(first[0]);
         assert_eq!(cache.find(0, &tokens(&[1, 2])), first[..1]);
         assert_eq!(cache.free(), 1);
+    }
+
+    #[test]
+    fn an_end_is_taken_over_by_what_goes_on_with_it() {
+        let mut cache = Blocks::new(4);
+        let before = Before::Start { salt: 0 };
+        let (a, b) = (cache.take().unwrap(), cache.take().unwrap());
+        cache.give_end(a, before, &[1, 2, 3]);
+        cache.give_end(b, before, &[1, 2, 4, 5]);
+        cache.check(std::iter::empty());
+        assert_eq!(cache.take_end(Before::Start { salt: 1 }, &[1, 2]), None);
+        assert_eq!(cache.take_end(before, &[9]), None);
+        assert_eq!(cache.take_end(before, &[1, 2, 4, 6, 7]), Some((b, 3)));
+        cache.check([&[b][..]].into_iter());
+        // What is taken for something else is not found any more, and it is taken last.
+        let others = [cache.take().unwrap(), cache.take().unwrap()];
+        assert!(!others.contains(&a));
+        assert_eq!(cache.take(), Some(a));
+        assert_eq!(cache.take_end(before, &[1, 2, 3]), None);
+        cache.check([&[a, b][..], &others].into_iter());
     }
 
     #[test]

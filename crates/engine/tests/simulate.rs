@@ -104,6 +104,7 @@ impl Model {
 
 /// What a request must be given.
 struct Expected {
+    prompt: Vec<u32>,
     text: Vec<u32>,
     reason: Reason,
     given: Vec<u32>,
@@ -125,6 +126,7 @@ fn expected(request: &Request) -> Expected {
     }
     let prompt_logprobs = request.extra.as_ref().and_then(|extra| extra.prompt_logprobs);
     Expected {
+        prompt: request.prompt.clone(),
         text: all.split_off(request.prompt.len()),
         reason,
         given: Vec::new(),
@@ -200,7 +202,10 @@ impl Simulation {
         while to_come > 0 || !self.scheduler.is_idle() {
             if to_come > 0 && self.random.one_in(3) {
                 to_come -= 1;
-                let request = request(&mut self.random);
+                let mut request = request(&mut self.random);
+                if self.random.one_in(2) {
+                    self.go_on_with_another(&mut request);
+                }
                 let want = expected(&request);
                 if let Ok(id) = self.scheduler.add(request) {
                     self.requests.insert(id, want);
@@ -237,6 +242,16 @@ impl Simulation {
         let figures = self.scheduler.figures();
         assert_eq!((figures.running, figures.waiting, figures.free_blocks), (0, 0, figures.blocks));
         [figures.preemptions, figures.prefix_hits, figures.accepted.iter().sum(), self.model.ahead as u64]
+    }
+
+    /// The next turn of a conversation: what was asked before, its answer, and more.
+    fn go_on_with_another(&mut self, request: &mut Request) {
+        let ended = self.requests.values().filter(|r| r.ended.is_some() && r.prompt.len() + r.given.len() < CONTEXT);
+        let Some(before) = ended.min_by_key(|r| hash(&r.prompt)) else { return };
+        let cut = self.random.below(before.given.len() + 1);
+        let mut prompt = [&before.prompt[..], &before.given[..cut]].concat();
+        prompt.extend(request.prompt.iter().take(CONTEXT - prompt.len()));
+        request.prompt = prompt;
     }
 
     fn cancel_some(&mut self) {

@@ -267,7 +267,7 @@ impl Scheduler {
 
     /// A sequence's blocks may still be written by a step in flight; whoever takes them writes them later, in a later step.
     fn finish(&mut self, mut sequence: Sequence, reason: Reason) {
-        sequence.release(&mut self.blocks);
+        sequence.release(&mut self.blocks, self.settings.prefix_cache);
         self.events.push(Event::Finished { id: sequence.id, reason, tally: sequence.tally });
     }
 

@@ -158,7 +158,7 @@ impl Scheduler {
 
     fn preempt(&mut self, at: usize) {
         let mut sequence = self.running.remove(at);
-        sequence.release(&mut self.blocks);
+        sequence.release(&mut self.blocks, self.settings.prefix_cache);
         sequence.tally.preemptions += 1;
         sequence.waits_since = self.steps;
         self.figures.preemptions += 1;
@@ -187,13 +187,15 @@ impl Scheduler {
                 break;
             }
             let mut sequence = self.queue.take(next);
+            if reuses {
+                sequence.reuse(&mut self.blocks, &found);
+            }
             if reuses && !sequence.was_started {
                 self.figures.prefix_queries += sequence.tokens.len() as u64;
-                self.figures.prefix_hits += (found.len() * BLOCK_TOKENS) as u64;
-                sequence.tally.cached_tokens = found.len() * BLOCK_TOKENS;
+                self.figures.prefix_hits += sequence.computed as u64;
+                sequence.tally.cached_tokens = sequence.computed;
             }
-            sequence.reuse(&mut self.blocks, &found);
-            for _ in 0..needed {
+            for _ in 0..sequence.blocks_needed(sequence.tokens.len()) {
                 sequence.table.push(self.blocks.take().expect("there are as many free blocks"));
             }
             if !sequence.was_started {

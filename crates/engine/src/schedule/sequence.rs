@@ -89,7 +89,8 @@ impl Sequence {
         tokens.div_ceil(BLOCK_TOKENS).saturating_sub(self.table.len())
     }
 
-    /// Takes over what the prefix cache has of its tokens. At least one token is left to be run, for its logits.
+    /// Takes over what the prefix cache has of its tokens: these blocks, and what there is after them. At least one token
+    /// is left to be run, for its logits.
     pub(super) fn reuse(&mut self, blocks: &mut Blocks, found: &[u32]) {
         for &number in found {
             blocks.share(number);
@@ -98,6 +99,12 @@ impl Sequence {
         }
         self.remembered = found.len();
         self.computed = found.len() * BLOCK_TOKENS;
+        let end = self.computed + BLOCK_TOKENS;
+        let rest = &self.tokens[self.computed..end.min(self.tokens.len() - 1)];
+        if let Some((number, count)) = blocks.take_end(self.before, rest) {
+            self.table.push(number);
+            self.computed += count;
+        }
     }
 
     /// Tells the prefix cache of blocks that have become full.
@@ -110,7 +117,14 @@ impl Sequence {
     }
 
     /// Gives its blocks back: the last first, so that the beginning stays longest in the prefix cache.
-    pub(super) fn release(&mut self, blocks: &mut Blocks) {
+    pub(super) fn release(&mut self, blocks: &mut Blocks, keeps: bool) {
+        let whole = self.computed / BLOCK_TOKENS;
+        let is_end = |at: usize| at == whole && at == self.remembered && keeps;
+        if let Some(number) = self.table.get(whole).copied().filter(|_| is_end(whole)) {
+            let beyond = self.table.split_off(whole);
+            beyond[1..].iter().rev().for_each(|&number| blocks.give(number));
+            blocks.give_end(number, self.before, &self.tokens[whole * BLOCK_TOKENS..self.computed]);
+        }
         self.table.drain(..).rev().for_each(|number| blocks.give(number));
         self.computed = 0;
         self.remembered = 0;
