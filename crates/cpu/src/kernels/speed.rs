@@ -39,7 +39,7 @@ fn speed_of_products() {
                 .map(|(quants, blocks)| ActRow { quants, blocks })
                 .collect();
             let mut out = vec![[0f32; TILE]; 2 * rows];
-            let mut panel = Panel::new();
+            let mut panel = Panel::default();
             let one = quickest(|| (table.tile)(kind, &tile, &acts[0], &mut out[0]));
             let mut of = |n: usize| {
                 let s = quickest(|| (table.block)(kind, &[&tile], &acts[..n], &mut panel, &mut out[..n]));
