@@ -174,7 +174,10 @@ fn relatives_of_known_architectures_are_refused_by_name() {
         ("glm5-next", "GLM-5.3-Flash mixes linear attention with sparse attention, which GLM-5 does not"),
         ("deepseek32", "DeepSeek-V3.2 files are not computed here; glm-dsa and deepseek2 files are"),
         ("deepseek4", "DeepSeek-V4 attends otherwise than V3 does; deepseek2 files are computed"),
-        ("kimi-linear", "Kimi-Linear mixes linear attention with latent attention; Kimi-K2's deepseek2 files are computed"),
+        (
+            "kimi-linear",
+            "Kimi-Linear mixes linear attention with latent attention; Kimi-K2's deepseek2 files are computed",
+        ),
     ] {
         let arch = [("general.architecture", Value::from(name))];
         let path = rewritten(&format!("{name}.gguf"), "tiny-glm-dsa.gguf", |_| true, &arch);

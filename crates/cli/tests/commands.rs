@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Ran, golden, respelt_model, run, scratch, speaking_model, speaking_model_of, speaking_model_with, succeed, text, tombolo,
+    Ran, golden, respelt_model, run, scratch, speaking_model, speaking_model_of, speaking_model_with, succeed, text,
+    tombolo,
 };
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -353,7 +354,10 @@ fn calls_of_tools_are_told_from_the_answer() {
     assert_eq!(ran.out.trim(), r#"[calls weather with {"city":42,"days":3}]"#);
     // A template is told of the tools.
     let lists = speaking_model_with("lists.gguf", &[], "{% if tools %}{{ tools[0].function.name }}{% endif %}x");
-    assert_eq!((&answer(&lists, &[])["prompt_tokens"], &answer(&lists, &with_tools)["prompt_tokens"]), (&1.into(), &8.into()));
+    assert_eq!(
+        (&answer(&lists, &[])["prompt_tokens"], &answer(&lists, &with_tools)["prompt_tokens"]),
+        (&1.into(), &8.into())
+    );
 }
 
 #[test]

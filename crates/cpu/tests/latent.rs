@@ -251,8 +251,9 @@ fn in_type(gguf: &Gguf, ty: TensorType) -> (Arc<Gguf>, f64) {
 /// experts or positions are chosen, a position's logits are quite different ones: the median position counts.
 #[test]
 fn a_type_costs_what_its_rounding_costs() {
-    use TensorType::{BF16, F16, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
-    let (narrow, wide) = ([F16, Q8_0, Q5_1, Q5_0, Q4_1, Q4_0, IQ4_NL, MXFP4], [Q6_K, Q5_K, Q4_K, IQ4_XS, Q3_K, Q2_K]);
+    use TensorType::{BF16, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    let (narrow, wide) = ([Q8_0, Q5_1, Q5_0, Q4_1, Q4_0, IQ4_NL, MXFP4], [Q6_K, Q5_K, Q4_K, IQ4_XS, Q3_K, Q2_K]);
+    let mut wrong = Vec::new();
     let models: [(&str, &[TensorType]); 4] = [
         ("tiny-glm-dsa", &narrow),
         ("tiny-deepseek2-lite", &narrow),
@@ -263,7 +264,10 @@ fn a_type_costs_what_its_rounding_costs() {
         let plain = retyped(&open(name), |_| Some(BF16), true);
         let tokens = Reference::open(&format!("{name}.safetensors")).tokens("tokens");
         let run = |gguf: &Arc<Gguf>, arith: Arith| {
-            let (mut model, groups) = load(gguf, How::new(1, arith), |_| ());
+            // What an indexer chooses is another matter than what is computed with it.
+            let (mut model, groups) = load(gguf, How::new(1, arith), |config| {
+                config.force_dense_attention();
+            });
             logits(&mut model, &steps(groups, &tokens, &[tokens.len()]))
         };
         let want = run(&plain, Arith::F32);
@@ -272,16 +276,20 @@ fn a_type_costs_what_its_rounding_costs() {
             let (rounded, type_error) = in_type(&plain, ty);
             for arith in [Arith::F32, Arith::Production] {
                 let got = run(&rounded, arith);
-                let mut errors: Vec<f64> = got.chunks(width).zip(want.chunks(width)).map(|(a, b)| relative(a, b)).collect();
+                let mut errors: Vec<f64> =
+                    got.chunks(width).zip(want.chunks(width)).map(|(a, b)| relative(a, b)).collect();
                 errors.sort_by(f64::total_cmp);
                 let error = errors[errors.len() / 2];
                 println!("{name} in {ty}, {arith:?}: weights off by {type_error:.5}, logits by {error:.5}");
                 // Activations in 8 bits have an error of their own.
                 let own = if arith == Arith::Production { 0.02 } else { 0.0 };
-                assert!(error > 0.2 * type_error && error <= 5.0 * (type_error + own), "{name} in {ty}, {arith:?}: {error}");
+                if !(0.2 * type_error..=5.0 * (type_error + own)).contains(&error) {
+                    wrong.push(format!("{name} in {ty}, {arith:?}: {error}, weights {type_error}"));
+                }
             }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 fn relative(got: &[f32], want: &[f32]) -> f64 {

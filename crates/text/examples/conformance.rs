@@ -136,16 +136,16 @@ fn answers(files: &[&str]) -> Outcome {
         {"type": "function", "function": {"name": "now", "description": "The time.", "parameters":
             {"type": "object", "properties": {}}}},
     ]);
-    let call = |name: &str, arguments: &Json| {
-        json!({"id": "call00001", "type": "function", "function": {"name": name, "arguments": arguments}})
-    };
+    let call = |name: &str, arguments: &Json| json!({"id": "call00001", "type": "function", "function": {"name": name, "arguments": arguments}});
     let arguments = [json!({"place": "7 \"Åre\" <b>", "days": 2, "near": 0.5}), json!({})];
     let calls = [call("weather", &arguments[0]), call("now", &arguments[1])];
     let mut all_back = true;
     for file in files {
         let source = std::fs::read_to_string(file)?;
         // Some write one call a turn only, some none beside a text.
-        for (text, calls) in [("", &calls[..]), ("I look.", &calls[..]), ("", &calls[..1]), ("", &calls[1..]), ("Hi.", &[])] {
+        for (text, calls) in
+            [("", &calls[..]), ("I look.", &calls[..]), ("", &calls[..1]), ("", &calls[1..]), ("Hi.", &calls[..0])]
+        {
             let outcome = answer(&source, &tools, text, calls);
             let name = Path::new(file).file_name().unwrap_or_default().display().to_string();
             let which = format!("{name}, {} calls, text {text:?}", calls.len());
@@ -163,7 +163,12 @@ fn answers(files: &[&str]) -> Outcome {
 }
 
 /// What of a turn does not come back.
-fn answer(source: &str, tools: &Json, text: &str, calls: &[Json]) -> Result<Option<String>, Box<dyn std::error::Error>> {
+fn answer(
+    source: &str,
+    tools: &Json,
+    text: &str,
+    calls: &[Json],
+) -> Result<Option<String>, Box<dyn std::error::Error>> {
     let template = ChatTemplate::new(source, &[("bos_token", "<s>".into()), ("eos_token", "</s>".into())])?;
     let mut turn = json!({"role": "assistant", "content": text});
     if !calls.is_empty() {
@@ -199,10 +204,13 @@ fn answer(source: &str, tools: &Json, text: &str, calls: &[Json]) -> Result<Opti
     }
     let wanted: Vec<(String, Json)> = calls
         .iter()
-        .map(|call| (call["function"]["name"].as_str().unwrap_or_default().into(), call["function"]["arguments"].clone()))
+        .map(|call| {
+            (call["function"]["name"].as_str().unwrap_or_default().into(), call["function"]["arguments"].clone())
+        })
         .collect();
     let differs = called != wanted || said.trim() != text;
-    Ok(differs.then(|| format!("{:?} of {:?} came back as {said:?} and {called:?}", template.dialect(), &written[..end])))
+    Ok(differs
+        .then(|| format!("{:?} of {:?} came back as {said:?} and {called:?}", template.dialect(), &written[..end])))
 }
 
 /// Tokens of every line of a file of JSON strings, a JSON array each.

@@ -230,7 +230,8 @@ fn time_is_linear_in_the_answer() {
             for (begin, part) in [("", ascii_part), ("", usize::MAX), ("<tool_call>weather", usize::MAX)] {
                 let time = |bytes: usize| quickest_after(begin, dialect, unit, bytes, part);
                 let (short, long) = (time(100_000), time(800_000));
-                let most = 24 * short + Duration::from_millis(100);
+                // A busy machine stretches either of them by some time.
+                let most = 24 * short + Duration::from_secs(1);
                 assert!(long <= most, "{dialect:?} {begin}{unit} by {part}: {short:?}, then {long:?}");
             }
         }

@@ -94,10 +94,7 @@ pub(super) const RELATIVES: [(&str, &str); 7] = [
     ("glm5-next", "GLM-5.3-Flash mixes linear attention with sparse attention, which GLM-5 does not"),
     ("deepseek32", "DeepSeek-V3.2 files are not computed here; glm-dsa and deepseek2 files are"),
     ("deepseek4", "DeepSeek-V4 attends otherwise than V3 does; deepseek2 files are computed"),
-    (
-        "kimi-linear",
-        "Kimi-Linear mixes linear attention with latent attention; Kimi-K2's deepseek2 files are computed",
-    ),
+    ("kimi-linear", "Kimi-Linear mixes linear attention with latent attention; Kimi-K2's deepseek2 files are computed"),
     ("glm4", "dense GLM-4 has norms after attention and feed-forward; glm4moe files are computed"),
     ("deepseek", "the first DeepSeek MoE has no latent attention; deepseek2 files are computed"),
 ];
