@@ -17,6 +17,8 @@ pub(crate) struct Writer {
     pub(crate) text: String,
     /// What was thought before it.
     pub(crate) reasoning: String,
+    /// Calls of tools, in the order in which they came.
+    pub(crate) calls: Vec<ToolCall>,
     is_terminal: bool,
     has_colour: bool,
     /// Whether the last that was written was reasoning.
@@ -28,8 +30,17 @@ impl Writer {
     pub(crate) fn new(streaming: bool, parser: Option<OutputParser>) -> Self {
         let is_terminal = std::io::stdout().is_terminal();
         let has_colour = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let (text, reasoning) = (String::new(), String::new());
-        Self { streaming, parser, text, reasoning, is_terminal, has_colour, thinks: false, failed: None }
+        Self {
+            streaming,
+            parser,
+            text: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            is_terminal,
+            has_colour,
+            thinks: false,
+            failed: None,
+        }
     }
 
     /// Takes the next part of the answer.
@@ -60,7 +71,10 @@ impl Writer {
             match piece {
                 Piece::Reasoning(text) => self.think(&text),
                 Piece::Content(text) => self.say(&text),
-                Piece::Call(call) => self.say(&call_line(&call)),
+                Piece::Call(call) => {
+                    self.show(&call);
+                    self.calls.push(call);
+                }
             }
         }
     }
@@ -86,6 +100,13 @@ impl Writer {
             self.text.push_str(text);
             self.print(text);
         }
+    }
+
+    /// A call of a tool, which nobody here can answer: it is shown and is no part of the text.
+    fn show(&mut self, call: &ToolCall) {
+        self.switch(false);
+        let arguments = serde_json::Value::Object(call.arguments.clone());
+        self.print(&format!("[calls {} with {arguments}]\n", call.name));
     }
 
     /// From reasoning to answer, or back.
@@ -114,10 +135,4 @@ impl Writer {
             self.failed = out.write_all(text.as_bytes()).and_then(|()| out.flush()).err();
         }
     }
-}
-
-/// A call of a tool, which nobody here can answer.
-fn call_line(call: &ToolCall) -> String {
-    let arguments = serde_json::Value::Object(call.arguments.clone());
-    format!("[calls {} with {arguments}]\n", call.name)
 }

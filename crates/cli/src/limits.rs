@@ -11,6 +11,8 @@ pub(crate) const PROMPT_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a file with reference logits, which is held in memory whole.
 pub(crate) const REFERENCE_BYTES_MAX: u64 = 8 << 30;
+/// Bytes of a file that lists tools.
+pub(crate) const TOOLS_BYTES_MAX: u64 = 1 << 20;
 /// Characters of a line on standard error.
 pub(crate) const LINE_CHARS_MAX: usize = 300;
 /// Characters of a model's name.

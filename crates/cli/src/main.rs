@@ -14,6 +14,7 @@ mod load;
 mod memory;
 mod output;
 mod progress;
+mod tools;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use commands::Command;

@@ -5,6 +5,7 @@ mod common;
 
 use common::{fail, golden, run, run_with_input, scratch, speaking_model, speaking_model_with, text};
 use std::path::PathBuf;
+use tombolo_gguf::Value;
 
 const COMMANDS: [&[&str]; 4] = [
     &["run", "--tokens", "1,2"],
@@ -84,14 +85,14 @@ fn a_type_that_is_known_and_cannot_be_computed_with_is_named_with_its_tensor() {
     assert!(ran.out.contains("cannot run") && ran.out.contains("I16"), "{}", ran.out);
 }
 
-#[test]
-fn a_set_of_files_opens_by_any_of_them() {
-    let whole = tombolo_gguf::Gguf::open(&golden("tiny-llama.gguf")).unwrap();
-    let dir = scratch("a set");
+/// Writes a model as a set of three files, the first without tensors.
+fn three_files(model: &str) -> [PathBuf; 3] {
+    let whole = tombolo_gguf::Gguf::open(&golden(model)).unwrap();
+    let dir = scratch(&format!("a set of {model}"));
     std::fs::create_dir_all(&dir).unwrap();
     let half = whole.tensors().len() / 2;
     let parts = [&whole.tensors()[..0], &whole.tensors()[..half], &whole.tensors()[half..]];
-    let name = |i: usize| dir.join(format!("tiny-{:05}-of-00003.gguf", i + 1));
+    let names = [0, 1, 2].map(|i| dir.join(format!("tiny-{:05}-of-00003.gguf", i + 1)));
     for (i, tensors) in parts.into_iter().enumerate() {
         let mut w = tombolo_gguf::Writer::new(Vec::new());
         w.metadata("split.no", i as u16).unwrap().metadata("split.count", 3u16).unwrap();
@@ -107,16 +108,23 @@ fn a_set_of_files_opens_by_any_of_them() {
         for t in tensors {
             w.data(whole.bytes(t)).unwrap();
         }
-        std::fs::write(name(i), w.finish().unwrap()).unwrap();
+        std::fs::write(&names[i], w.finish().unwrap()).unwrap();
     }
-    let model = golden("tiny-llama.gguf");
+    names
+}
+
+#[test]
+fn a_set_of_files_opens_by_any_of_them() {
     let answer = |path: &str| common::succeed(&["run", "--tokens", "1,2,3", "-n", "8", "--temp", "0", path]).out;
-    let expected = answer(text(&model));
-    for path in [name(0), name(1), name(2), dir.clone()] {
-        assert_eq!(answer(text(&path)), expected, "{}", path.display());
+    for model in ["tiny-llama.gguf", "tiny-glm-dsa.gguf"] {
+        let [first, second, third] = three_files(model);
+        let expected = answer(text(&golden(model)));
+        for path in [&first, &second, &third, &first.parent().unwrap().to_path_buf()] {
+            assert_eq!(answer(text(path)), expected, "{}", path.display());
+        }
+        std::fs::remove_file(second).unwrap();
+        refused_by_all(text(&third), &["tiny-00002-of-00003.gguf", "shard 2 of 3 is missing"]);
     }
-    std::fs::remove_file(name(1)).unwrap();
-    refused_by_all(text(&name(2)), &["tiny-00002-of-00003.gguf", "shard 2 of 3 is missing"]);
 }
 
 #[test]
@@ -129,6 +137,78 @@ fn an_unknown_architecture_is_refused_where_it_would_have_to_run() {
     // It can still be looked at.
     let ran = common::succeed(&["inspect", text(&path)]);
     assert!(ran.out.contains("cannot run: architecture 'xlama'"), "{}", ran.out);
+}
+
+/// A golden model without some tensors and with other values of some keys.
+fn rewritten(name: &str, model: &str, keeps: impl Fn(&str) -> bool, changes: &[(&str, Value)]) -> PathBuf {
+    let gguf = tombolo_gguf::Gguf::open(&golden(model)).unwrap();
+    let mut writer = tombolo_gguf::Writer::new(Vec::new());
+    for (key, value) in gguf.metadata().iter() {
+        let changed = changes.iter().find(|(changed, _)| *changed == key);
+        writer.metadata(key, changed.map_or(value, |(_, value)| value).clone()).unwrap();
+    }
+    let kept: Vec<_> = gguf.tensors().iter().filter(|t| keeps(&t.name)).collect();
+    for t in &kept {
+        writer.tensor(&t.name, &t.dims, t.ty).unwrap();
+    }
+    writer.finish_header().unwrap();
+    for t in kept {
+        writer.data(gguf.bytes(t)).unwrap();
+    }
+    file(name, &writer.finish().unwrap())
+}
+
+/// Every command that computes fails with this very line.
+#[track_caller]
+fn refused_with(path: &std::path::Path, more: &[&str], line: &str) {
+    for command in [COMMANDS[0], COMMANDS[2], COMMANDS[3]] {
+        let ran = run(&[command, &[text(path)], more].concat());
+        assert_eq!((ran.code, ran.err.trim_end()), (Some(2), format!("error: {line}").as_str()), "{command:?}");
+    }
+}
+
+#[test]
+fn relatives_of_known_architectures_are_refused_by_name() {
+    for (name, why) in [
+        ("glm5next", "GLM-5.3-Flash mixes linear attention with sparse attention, which GLM-5 does not"),
+        ("glm5-next", "GLM-5.3-Flash mixes linear attention with sparse attention, which GLM-5 does not"),
+        ("deepseek32", "DeepSeek-V3.2 files are not computed here; glm-dsa and deepseek2 files are"),
+        ("deepseek4", "DeepSeek-V4 attends otherwise than V3 does; deepseek2 files are computed"),
+        (
+            "kimi-linear",
+            "Kimi-Linear mixes linear attention with latent attention; Kimi-K2's deepseek2 files are computed",
+        ),
+    ] {
+        let arch = [("general.architecture", Value::from(name))];
+        let path = rewritten(&format!("{name}.gguf"), "tiny-glm-dsa.gguf", |_| true, &arch);
+        refused_with(&path, &[], &format!("{}: architecture '{name}' is not supported: {why}", path.display()));
+    }
+}
+
+#[test]
+fn a_missing_indexer_is_explained() {
+    let path = rewritten("indexless.gguf", "tiny-glm-dsa.gguf", |name| !name.contains("indexer"), &[]);
+    let line = "the file has no tensor 'blk.0.indexer.attn_k.weight' of the indexer that chooses what is attended to; \
+        --dense-attention runs the model without it, which is another model beyond 16 tokens";
+    refused_with(&path, &[], &format!("{}: {line}", path.display()));
+    // What the line says helps.
+    let args = ["run", "--tokens", "1,2", "-n", "2", "--temp", "0", "--dense-attention", text(&path)];
+    common::succeed(&args);
+}
+
+#[test]
+fn a_split_that_cuts_a_head_or_a_block_names_the_tensor() {
+    let path = golden("tiny-glm-dsa.gguf");
+    let line = |size: usize, tensor: &str| {
+        format!(
+            "{}: --tensor-parallel-size {size} cannot split tensor '{tensor}' (BF16); this model can be split over \
+             [1, 2, 4]",
+            path.display()
+        )
+    };
+    for size in [3, 5, 8] {
+        refused_with(&path, &["--device", "cpu", "-tp", &size.to_string()], &line(size, "blk.0.attn_q_b.weight"));
+    }
 }
 
 #[test]
@@ -236,6 +316,20 @@ fn an_option_that_would_do_nothing_is_refused() {
     fail(&[ids.as_slice(), &["--transport", "host"]].concat(), 2, &["--transport host", "processor"]);
     fail(&[ids.as_slice(), &["--system", "x"]].concat(), 2, &["cannot be used with"]);
     fail(&[ids.as_slice(), &["--chat"]].concat(), 2, &["cannot be used with"]);
+    fail(&[ids.as_slice(), &["--tools", "x"]].concat(), 2, &["cannot be used with"]);
+}
+
+#[test]
+fn a_file_without_tools_is_refused() {
+    let model = speaking_model("no-tools.gguf");
+    let with = |tools: &str, parts: &[&str]| fail(&["run", text(&model), "-p", "x", "--tools", tools], 2, parts);
+    with("no/such/tools", &["--tools no/such/tools"]);
+    with(text(scratch("x").parent().unwrap()), &["--tools", "not a regular file"]);
+    for (name, content) in [("object.json", r#"{"name": "now"}"#), ("nameless.json", r#"[{"type": "function"}]"#)] {
+        with(text(&file(name, content.as_bytes())), &[name, "list of functions with names"]);
+    }
+    with(text(&file("half.json", b"[{")), &["half.json", "EOF"]);
+    with(text(&file("bytes.json", b"\xff")), &["bytes.json", "UTF-8"]);
 }
 
 #[test]

@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::{Ran, golden, run, scratch, speaking_model, speaking_model_with, succeed, text, tombolo};
+use common::{
+    Ran, golden, respelt_model, run, scratch, speaking_model, speaking_model_of, speaking_model_with, succeed, text,
+    tombolo,
+};
 use std::io::{Read, Write};
 use std::process::Stdio;
 
@@ -159,6 +162,30 @@ fn text_goes_in_and_out() {
     assert!(chat["text"].is_string());
 }
 
+/// Each of three tokens ends an answer, by whichever key the file names it.
+#[test]
+fn three_tokens_end_an_answer() {
+    let json = |model: &std::path::Path, more: &[&str]| -> serde_json::Value {
+        let args = ["run", text(model), "--no-chat", "-p", "hello", "-n", "8", "--temp", "0", "--json"];
+        serde_json::from_str(&succeed(&[args.as_slice(), more].concat()).out).unwrap()
+    };
+    let free = json(&speaking_model("endless.gguf"), &[]);
+    let ids: Vec<u32> = free["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    assert_eq!((ids.len(), &free["finish"]), (8, &"length".into()));
+    // The first place of a token that did not come before it, and two that never come.
+    let at = (1..8).rev().find(|&at| !ids[..at].contains(&ids[at])).expect("it does not repeat itself at once");
+    let mut others = (0..256).filter(|id| !ids.contains(id));
+    let (one, other) = (others.next().unwrap(), others.next().unwrap());
+    let keys = ["eos_token_id", "eot_token_id", "eom_token_id"];
+    for turn in 0..3 {
+        let special = [0, 1, 2].map(|i| (keys[(turn + i) % 3], [ids[at], one, other][i]));
+        let model = speaking_model_of(&format!("ends-{turn}.gguf"), &[], "x", &special);
+        let ended = json(&model, &[]);
+        assert_eq!((&ended["finish"], &ended["tokens"]), (&"stop".into(), &ids[..at].into()), "{special:?}");
+        assert_eq!(json(&model, &["--ignore-eos"])["tokens"], free["tokens"]);
+    }
+}
+
 #[test]
 fn a_pipe_brings_the_prompt() {
     let model = speaking_model("piped.gguf");
@@ -293,6 +320,44 @@ fn a_dummy_needs_no_file() {
     let ran = run(&["run", "dummy:huge"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("dummy:glm5-tp8-rank") && ran.err.trim_end().lines().count() == 1, "{}", ran.err);
+}
+
+/// A model that says what we want: the first token of its greedy answer is spelt so.
+#[test]
+fn calls_of_tools_are_told_from_the_answer() {
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}<arg_key>";
+    let tools = scratch("tools.json");
+    let list = r#"[{"type": "function", "function": {"name": "weather", "parameters":
+        {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}}]"#;
+    std::fs::write(&tools, list).unwrap();
+    let with_tools = ["--tools", text(&tools)];
+    let answer = |model: &std::path::Path, more: &[&str]| {
+        let args = ["run", text(model), "-p", "hello", "-n", "1", "--temp", "0", "--json"];
+        let ran = succeed(&[args.as_slice(), more].concat());
+        serde_json::from_str::<serde_json::Value>(&ran.out).unwrap()
+    };
+    let silent = answer(&speaking_model_with("silent.gguf", &[], template), &with_tools);
+    assert!(silent.get("tool_calls").is_none(), "{silent}");
+    let first = silent["tokens"][0].as_u64().unwrap() as u8;
+    assert!(!"hello<arg_key>".as_bytes().contains(&first), "the prompt needs this byte as it is");
+    let spelling = "Ċ<think>hm</think>Ċ<tool_call>weatherĊ<arg_key>city</arg_key>Ċ<arg_value>42</arg_value>Ċ\
+        <arg_key>days</arg_key>Ċ<arg_value>3</arg_value>Ċ</tool_call>";
+    let model = respelt_model("calls.gguf", template, (first, spelling));
+    let called = answer(&model, &with_tools);
+    assert_eq!((&called["reasoning"], &called["text"]), (&"hm".into(), &"".into()), "{called}");
+    let call = serde_json::json!({"id": "call_0", "name": "weather", "arguments": {"city": "42", "days": 3}});
+    assert_eq!(called["tool_calls"], serde_json::json!([call]));
+    // Without the list there is no schema: what looks like a number is one.
+    let untyped = answer(&model, &[]);
+    assert_eq!(untyped["tool_calls"][0]["arguments"], serde_json::json!({"city": 42, "days": 3}));
+    let ran = succeed(&["run", text(&model), "-p", "hello", "-n", "1", "--temp", "0"]);
+    assert_eq!(ran.out.trim(), r#"[calls weather with {"city":42,"days":3}]"#);
+    // A template is told of the tools.
+    let lists = speaking_model_with("lists.gguf", &[], "{% if tools %}{{ tools[0].function.name }}{% endif %}x");
+    assert_eq!(
+        (&answer(&lists, &[])["prompt_tokens"], &answer(&lists, &with_tools)["prompt_tokens"]),
+        (&1.into(), &8.into())
+    );
 }
 
 #[test]

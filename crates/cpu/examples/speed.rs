@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tombolo_cpu::Options;
 use tombolo_gguf::Gguf;
-use tombolo_model::{Arith, Backend, Capacity, Config, Row, Sampling, Sequence, Step, Token};
+use tombolo_model::{Arith, Backend, Capacity, Config, Program, Row, Sampling, Sequence, Shard, Step, Token};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let gguf = Arc::new(Gguf::open(path.as_ref())?);
     let config = Config::from_gguf(&gguf)?;
+    let groups = Program::build(&gguf, &config, Shard::WHOLE)?.groups.len();
     let context = prefill.max(decode) + 1;
     let capacity = Capacity::new(prefill.max(1), 1, context);
     let options = Options { threads, arith: Arith::Production, kv: None, deadline: Duration::from_secs(60) };
@@ -24,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut rank = tombolo_cpu::load(gguf, &config, 1, capacity, &options)?.remove(0);
     println!("{}; loaded in {:.0} ms", rank.describe(), start.elapsed().as_secs_f64() * 1e3);
 
-    let tables = vec![(0..capacity.table_len() as u32).collect()];
+    let tables = vec![(0..capacity.table_len() as u32).collect(); groups];
     let run = |rank: &mut Box<dyn Backend>, start: usize, tokens: Vec<Token>| {
         let last = tokens.len() - 1;
         let row = |(i, token)| Row {

@@ -4,11 +4,13 @@
 //! as they lie, once for all heads and rows of a task. Every row folds in its positions in ascending order, by blocks
 //! counted from the first that it sees: its result depends neither on the batch nor on how heads are shared out.
 
-use crate::attention::runs;
+use crate::attention::{TASK_ROWS, runs};
 use crate::grid::Grid;
+use crate::heads::{self, multiply, multiply_turned};
 use crate::kernels::{BLOCK, Heads, Kernels, Scoring};
 use crate::pool::{Panicked, Pool};
 use crate::row_cache::RowCache;
+use crate::weights::Held;
 use std::cell::RefCell;
 use std::ops::Range;
 use tombolo_model::{BLOCK_TOKENS, Step};
@@ -16,17 +18,17 @@ use tombolo_model::{BLOCK_TOKENS, Step};
 /// Most pairs of row and head of a task: their queries and sums stay in a core's own cache.
 const TASK_PAIRS: usize = 128;
 
+#[derive(Default)]
 struct Scratch {
     heads: Heads,
     valid: Vec<Range<usize>>,
     query: Vec<f32>,
     rows: Vec<f32>,
+    products: heads::Scratch,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = const {
-        RefCell::new(Scratch { heads: Heads::new(), valid: Vec::new(), query: Vec::new(), rows: Vec::new() })
-    };
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 /// One operation.
@@ -37,13 +39,17 @@ pub(crate) struct LatentAttention<'a> {
     pub(crate) layer: usize,
     /// Query heads.
     pub(crate) heads: usize,
+    /// Values of a query head: those without rotation, and as many rotated ones as a cached row has behind its latent.
+    pub(crate) head_dim: usize,
     /// Values of a latent: the first of a cached row.
     pub(crate) latent: usize,
     pub(crate) scale: f32,
-    /// `[heads, latent, nope]`.
-    pub(crate) keys: &'a [f32],
-    /// `[heads, value, latent]`.
-    pub(crate) values: &'a [f32],
+    /// Per head `[latent, nope]`.
+    pub(crate) keys: &'a [Held],
+    /// They are `[nope, latent]` instead.
+    pub(crate) keys_transposed: bool,
+    /// Per head `[value, latent]`.
+    pub(crate) values: &'a [Held],
     /// `[rows, heads, nope + rope]`.
     pub(crate) q: &'a [f32],
     /// `[rows, top_k]` and `top_k`: what rows at positions from there on see.
@@ -123,22 +129,27 @@ impl LatentAttention<'_> {
 
     /// Queries as they meet the cache: `[keys[h] · nope | rope]`.
     fn absorb(&self, kernels: &Kernels, task: &Task, scratch: &mut Scratch) {
-        let Scratch { heads: state, query, .. } = scratch;
+        let Scratch { heads: state, query, products, .. } = scratch;
         let (latent, width, part) = (self.latent, self.cache.width(), task.heads.len());
-        let nope = self.keys.len() / (self.heads * latent);
-        let head_dim = nope + width - latent;
+        let nope = self.head_dim - (width - latent);
         state.clear(width);
         query.clear();
         query.resize(task.rows.len() * part * width, 0.0);
         for (h, head) in task.heads.clone().enumerate() {
-            let matrix = &self.keys[head * latent * nope..][..latent * nope];
-            let q = |row: usize| &self.q[(row * self.heads + head) * head_dim..][..head_dim];
-            let at = |row: usize| ((row - task.rows.start) * part + h) * width;
-            multiply(kernels, matrix, nope, task.rows.clone().map(|row| &q(row)[..nope]), |i, row, value| {
-                query[at(task.rows.start + i) + row] = value;
-            });
-            for row in task.rows.clone() {
-                query[at(row) + latent..][..width - latent].copy_from_slice(&q(row)[nope..]);
+            let q = |row: usize| &self.q[(row * self.heads + head) * self.head_dim..][..self.head_dim];
+            let mut unturned: [&[f32]; TASK_ROWS] = [&[]; TASK_ROWS];
+            unturned.iter_mut().zip(task.rows.clone()).for_each(|(x, row)| *x = &q(row)[..nope]);
+            let unturned = &unturned[..task.rows.len()];
+            let (first, stride) = (h * width, part * width);
+            if self.keys_transposed {
+                multiply_turned(kernels, &self.keys[head], unturned, products, &mut query[first..], stride);
+            } else {
+                multiply(kernels, &self.keys[head], unturned, products, |i, row, values| {
+                    query[first + i * stride + row..][..values.len()].copy_from_slice(values);
+                });
+            }
+            for (i, row) in task.rows.clone().enumerate() {
+                query[first + i * stride + latent..][..width - latent].copy_from_slice(&q(row)[nope..]);
             }
         }
         for query in query.chunks_exact(width) {
@@ -148,51 +159,23 @@ impl LatentAttention<'_> {
 
     /// Results through the value matrices.
     fn expand(&self, kernels: &Kernels, task: &Task, scratch: &mut Scratch) {
-        let Scratch { heads: state, .. } = scratch;
+        let Scratch { heads: state, products, .. } = scratch;
         let (latent, width, part) = (self.latent, self.cache.width(), task.heads.len());
-        let value = self.values.len() / (self.heads * latent);
         for (out, (_, sum)) in state.out.chunks_exact_mut(width).zip(&state.state) {
             out[..latent].iter_mut().for_each(|x| *x /= sum);
         }
         for (h, head) in task.heads.clone().enumerate() {
-            let matrix = &self.values[head * value * latent..][..value * latent];
-            let mixed = (0..task.rows.len()).map(|i| &state.out[(i * part + h) * width..][..latent]);
-            multiply(kernels, matrix, latent, mixed, |i, row, result| {
+            let mut mixed: [&[f32]; TASK_ROWS] = [&[]; TASK_ROWS];
+            for (i, x) in mixed.iter_mut().take(task.rows.len()).enumerate() {
+                *x = &state.out[(i * part + h) * width..][..latent];
+            }
+            let (matrix, mixed) = (&self.values[head], &mixed[..task.rows.len()]);
+            let first = head * matrix.count();
+            multiply(kernels, matrix, mixed, products, |i, row, results| {
                 // SAFETY: tasks share no pair of row and head.
-                unsafe { self.out.cells(task.rows.start + i, head * value + row, 1)[0] = result };
+                let out = unsafe { self.out.cells(task.rows.start + i, first + row, results.len()) };
+                out.copy_from_slice(results);
             });
-        }
-    }
-}
-
-/// Rows that [`multiply`] takes at once: those of a task.
-const ROWS: usize = crate::attention::TASK_ROWS;
-
-/// `matrix · x` for some `x` of `cols` values: gives every result with the numbers of its `x` and of its matrix row.
-fn multiply<'a>(
-    kernels: &Kernels,
-    matrix: &[f32],
-    cols: usize,
-    x: impl Iterator<Item = &'a [f32]>,
-    mut put: impl FnMut(usize, usize, f32),
-) {
-    let mut all: [&[f32]; ROWS] = [&[]; ROWS];
-    let mut n = 0;
-    for (place, x) in all.iter_mut().zip(x) {
-        *place = x;
-        n += 1;
-    }
-    let mut out = [[0f32; 4]; ROWS];
-    for (first, four) in matrix.chunks(4 * cols).enumerate() {
-        let held = four.len() / cols;
-        if held == 4 {
-            (kernels.products)(four, &all[..n], &mut out[..n]);
-        } else {
-            let padded = [four, &vec![0.0; (4 - held) * cols]].concat();
-            (kernels.products)(&padded, &all[..n], &mut out[..n]);
-        }
-        for (i, out) in out[..n].iter().enumerate() {
-            out[..held].iter().enumerate().for_each(|(r, &value)| put(i, 4 * first + r, value));
         }
     }
 }

@@ -10,6 +10,7 @@ mod attention;
 mod backend;
 mod experts;
 mod grid;
+mod heads;
 mod kernels;
 mod kv;
 mod latent;

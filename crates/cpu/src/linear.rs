@@ -9,7 +9,7 @@
 //! result.
 
 use crate::grid::Grid;
-use crate::kernels::{ActBlock, ActRow, Kernels, Panel, QUANT, TILE};
+use crate::kernels::{ActBlock, ActRow, Kernels, Kind, Panel, QUANT, TILE};
 use crate::pool::{Panicked, Pool};
 use crate::weights::{Held, Rows, Tiles};
 use std::cell::RefCell;
@@ -78,6 +78,7 @@ struct Task {
     rows: Range<usize>,
 }
 
+#[derive(Default)]
 struct Scratch {
     /// Four decoded weight rows.
     decoded: Vec<f32>,
@@ -87,8 +88,7 @@ struct Scratch {
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> =
-        RefCell::new(Scratch { decoded: Vec::new(), products: Vec::new(), panel: Panel::new(), sums: Vec::new() });
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 /// Runs `products` over the rows of `x`, `cols` values each.
@@ -192,13 +192,7 @@ fn tile_task<const MAX: usize>(
     for first in (task.weight_rows.start / TILE..last).step_by(2) {
         let pair = [tiles.tile(first), if first + 1 < last { tiles.tile(first + 1) } else { &[] }];
         let pair = &pair[..(last - first).min(2)];
-        if n < BLOCK_ROWS {
-            for (tile, sums) in pair.iter().zip(sums.chunks_exact_mut(n)) {
-                (kernels.tile)(tiles.kind, tile, acts, sums);
-            }
-        } else {
-            (kernels.block)(tiles.kind, pair, acts, panel, &mut sums[..pair.len() * n]);
-        }
+        multiply_tiles(kernels, tiles.kind, pair, acts, panel, &mut sums[..pair.len() * n]);
         for (t, sums) in sums.chunks_exact(n).take(pair.len()).enumerate() {
             // The task's part of the tile.
             let tile_start = (first + t) * TILE;
@@ -210,6 +204,25 @@ fn tile_task<const MAX: usize>(
                 out.copy_from_slice(&sums[start - tile_start..][..held]);
             }
         }
+    }
+}
+
+/// One or two tiles times any number of activations: `out[tile · activations + activation]`, in the quicker of two ways
+/// that give the same bits.
+pub(crate) fn multiply_tiles(
+    kernels: &Kernels,
+    kind: Kind,
+    tiles: &[&[u8]],
+    acts: &[ActRow],
+    panel: &mut Panel,
+    out: &mut [[f32; TILE]],
+) {
+    if acts.len() < BLOCK_ROWS {
+        for (tile, out) in tiles.iter().zip(out.chunks_exact_mut(acts.len())) {
+            (kernels.tile)(kind, tile, acts, out);
+        }
+    } else {
+        (kernels.block)(kind, tiles, acts, panel, out);
     }
 }
 

@@ -68,13 +68,12 @@ impl CpuBackend {
     }
 
     pub(crate) fn latent_attention(&mut self, op: &Op, step: &Step) -> Result<(), Stop> {
-        let &Op::LatentAttention { q, keys, values, selected, out, group, layer, heads, scale, .. } = op else {
+        let &Op::LatentAttention { q, keys, keys_transposed, values, selected, out, group, layer, heads, scale } = op
+        else {
             return Ok(());
         };
         let mut memory = take(&mut self.buffers, out);
-        let matrices = vector(&self.held, Some(keys)).zip(vector(&self.held, Some(values)));
-        let (key_matrices, value_matrices) =
-            matrices.ok_or_else(|| Panicked("the matrices of latent attention are not loaded".into()))?;
+        let (latent, width) = (self.program.weight(values).cols, self.program.buffer(out).width);
         let selected = selected.map(|selected| {
             (bytemuck::cast_slice(&self.buffers[selected.index()]), self.program.buffer(selected).width)
         });
@@ -83,13 +82,15 @@ impl CpuBackend {
             group: group.index(),
             layer,
             heads,
-            latent: self.program.weight(values).cols,
+            head_dim: self.program.buffer(q).width / heads,
+            latent,
             scale,
-            keys: key_matrices,
-            values: value_matrices,
+            keys: &self.held[keys.index()].experts,
+            keys_transposed,
+            values: &self.held[values.index()].experts,
             q: &self.buffers[q.index()],
             selected,
-            out: Grid::new(&mut memory, self.program.buffer(out).width),
+            out: Grid::new(&mut memory, width),
         };
         let result = attention.run(&mut self.pool, self.kernels, step);
         self.buffers[out.index()] = memory;

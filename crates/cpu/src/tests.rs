@@ -2,6 +2,7 @@
 
 mod attention;
 mod experts;
+mod latent;
 mod pointwise;
 mod stores;
 

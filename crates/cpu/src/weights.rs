@@ -17,7 +17,7 @@ pub(crate) struct Held {
     pub(crate) vector: Option<Vec<f32>>,
     pub(crate) rows: Option<Rows>,
     pub(crate) tiles: Option<Tiles>,
-    /// Of a stack of matrices, each by itself.
+    /// Of a stack of matrices, one per expert or head, each by itself.
     pub(crate) experts: Vec<Held>,
 }
 
@@ -89,6 +89,11 @@ impl Rows {
         }
     }
 
+    /// Values of a row.
+    pub(crate) fn cols(&self) -> usize {
+        self.row_bytes / self.ty.block_bytes() * self.ty.block_len()
+    }
+
     /// Bytes that are not the file's own pages.
     pub(crate) fn copied_bytes(&self) -> usize {
         match &self.source {
@@ -131,11 +136,8 @@ pub(crate) fn load(gguf: &Arc<Gguf>, program: &Program, arith: Arith, pool: &mut
                 loader.vector(bias)?;
             }
             Op::LatentAttention { keys, keys_transposed, values, .. } => {
-                loader.vector(keys)?;
-                if keys_transposed {
-                    loader.transpose(keys);
-                }
-                loader.vector(values)?;
+                loader.stack_in(keys, if keys_transposed { None } else { loader.kind(keys) })?;
+                loader.stack(values)?;
             }
             Op::Attention { sinks, .. } => loader.vector_if_any(sinks)?,
             Op::Route { bias, .. } => loader.vector_if_any(bias)?,
@@ -180,21 +182,9 @@ impl Loader<'_> {
         id.map_or(Ok(()), |id| self.vector(id))
     }
 
-    /// Turns every matrix of a vector of matrices over.
-    fn transpose(&mut self, id: WeightId) {
-        let weight = self.program.weight(id);
-        let (rows, cols) = (weight.rows, weight.cols);
-        if let Some(values) = &mut self.held[id.index()].vector {
-            for matrix in values.chunks_exact_mut(rows * cols) {
-                let turned: Vec<f32> = (0..rows * cols).map(|i| matrix[i % rows * cols + i / rows]).collect();
-                matrix.copy_from_slice(&turned);
-            }
-        }
-    }
-
     fn matrix(&mut self, id: WeightId) -> Result<(), LoadError> {
         let weight = self.program.weight(id);
-        let kind = self.kind(weight);
+        let kind = self.kind(id);
         let held = &mut self.held[id.index()];
         match kind {
             Some(kind) if held.tiles.is_none() => {
@@ -207,12 +197,17 @@ impl Loader<'_> {
     }
 
     fn stack(&mut self, id: WeightId) -> Result<(), LoadError> {
+        self.stack_in(id, self.kind(id))
+    }
+
+    /// A stack in the layout of a kind, or as it is in the file.
+    fn stack_in(&mut self, id: WeightId, kind: Option<Kind>) -> Result<(), LoadError> {
         let weight = self.program.weight(id);
         if !self.held[id.index()].experts.is_empty() {
             return Ok(());
         }
         let matrices: Vec<Weight> = (0..weight.count).map(|expert| weight.matrix(expert)).collect();
-        self.held[id.index()].experts = match self.kind(weight) {
+        self.held[id.index()].experts = match kind {
             Some(kind) => {
                 let tiles = load_tiles(self.gguf, &matrices, kind, self.pool)?;
                 tiles.into_iter().map(|tiles| Held { tiles: Some(tiles), ..Held::default() }).collect()
@@ -226,8 +221,8 @@ impl Loader<'_> {
     }
 
     /// The layout in which products want a matrix, if they do not want it as it is in the file.
-    fn kind(&self, weight: &Weight) -> Option<Kind> {
-        kind_of(weight.ty).filter(|_| self.arith == Arith::Production)
+    fn kind(&self, id: WeightId) -> Option<Kind> {
+        kind_of(self.program.weight(id).ty).filter(|_| self.arith == Arith::Production)
     }
 }
 

@@ -189,3 +189,115 @@ fn quantized_tensors_of_all_kinds_and_experts_that_stay_whole() {
         assert_eq!([held(0), held(3)], [vec![(0, 2, 32)], vec![(6, 2, 32)]]);
     }
 }
+
+/// The same file with gates and ups of all experts in one tensor, gates first.
+fn fused(gguf: &Gguf) -> Arc<Gguf> {
+    let mut writer = Writer::new(std::io::Cursor::new(Vec::new()));
+    for (key, value) in gguf.metadata().iter() {
+        writer.metadata(key, value.clone()).unwrap();
+    }
+    let mut data = Vec::new();
+    for info in gguf.tensors().iter().filter(|info| !info.name.contains("ffn_up_exps")) {
+        let Some((block, rest)) = info.name.split_once("ffn_gate_exps") else {
+            writer.tensor(&info.name, &info.dims, info.ty).unwrap();
+            data.push(gguf.bytes(info).to_vec());
+            continue;
+        };
+        let up = gguf.tensor(&format!("{block}ffn_up_exps{rest}")).unwrap();
+        let matrix = gguf.bytes(info).len() / info.dims[2] as usize;
+        let both = gguf.bytes(info).chunks(matrix).zip(gguf.bytes(up).chunks(matrix));
+        data.push(both.flat_map(|(gate, up)| [gate, up].concat()).collect());
+        let dims = [info.dims[0], 2 * info.dims[1], info.dims[2]];
+        writer.tensor(&format!("{block}ffn_gate_up_exps{rest}"), &dims, info.ty).unwrap();
+    }
+    writer.finish_header().unwrap();
+    for bytes in &data {
+        writer.data(bytes).unwrap();
+    }
+    Arc::new(Gguf::from_bytes(writer.finish().unwrap().into_inner()).unwrap())
+}
+
+#[test]
+fn gates_and_ups_in_one_tensor() {
+    for name in ["tiny-glm-dsa", "tiny-deepseek3", "tiny-glm4moe"] {
+        let (gguf, reference) = (fused(&open(name)), Reference::open(&format!("{name}.safetensors")));
+        let (tokens, want) = (reference.tokens("tokens"), reference.f32s("logits"));
+        for tp in [1, 2, 4] {
+            let (mut model, groups) = load(&gguf, How::new(tp, Arith::F32), |_| ());
+            let difference = max_difference(&logits(&mut model, &steps(groups, &tokens, &[tokens.len()])), &want);
+            assert!(difference <= 1e-4, "{name} at TP {tp}: off by {difference}");
+        }
+    }
+}
+
+/// A file whose every matrix that can be is in type `ty`, and how far its values are from those before, relative to them.
+fn in_type(gguf: &Gguf, ty: TensorType) -> (Arc<Gguf>, f64) {
+    let fits = |name: &str| {
+        let info = gguf.tensor(name).unwrap();
+        info.dims.len() >= 2 && !name.contains("gate_inp") && info.dims[0].is_multiple_of(ty.block_len() as u64)
+    };
+    let rounded = retyped(gguf, |name| fits(name).then_some(ty), false);
+    let (mut error, mut size) = (0.0, 0.0);
+    for info in gguf.tensors().iter().filter(|info| fits(&info.name)) {
+        let [before, after] = [gguf, &*rounded].map(|gguf| {
+            let info = gguf.tensor(&info.name).unwrap();
+            let mut values = vec![0.0; info.dims.iter().product::<u64>() as usize];
+            quant::decode(info.ty, gguf.bytes(info), &mut values).unwrap();
+            values
+        });
+        let squares = before.iter().zip(&after).map(|(a, b)| f64::from(a - b).powi(2));
+        error += squares.sum::<f64>();
+        size += before.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+    }
+    (rounded, (error / size).sqrt())
+}
+
+/// What a type's rounding costs a whole model grows with that rounding and with nothing else. Where it changes which
+/// experts or positions are chosen, a position's logits are quite different ones: the median position counts.
+#[test]
+fn a_type_costs_what_its_rounding_costs() {
+    use TensorType::{BF16, IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    let (narrow, wide) = ([Q8_0, Q5_1, Q5_0, Q4_1, Q4_0, IQ4_NL, MXFP4], [Q6_K, Q5_K, Q4_K, IQ4_XS, Q3_K, Q2_K]);
+    let mut wrong = Vec::new();
+    let models: [(&str, &[TensorType]); 4] = [
+        ("tiny-glm-dsa", &narrow),
+        ("tiny-deepseek2-lite", &narrow),
+        ("tiny-glm4moe", &narrow),
+        ("tiny-llama-q4_k", &wide),
+    ];
+    for (name, types) in models {
+        let plain = retyped(&open(name), |_| Some(BF16), true);
+        let tokens = Reference::open(&format!("{name}.safetensors")).tokens("tokens");
+        let run = |gguf: &Arc<Gguf>, arith: Arith| {
+            // What an indexer chooses is another matter than what is computed with it.
+            let (mut model, groups) = load(gguf, How::new(1, arith), |config| {
+                config.force_dense_attention();
+            });
+            logits(&mut model, &steps(groups, &tokens, &[tokens.len()]))
+        };
+        let want = run(&plain, Arith::F32);
+        let width = want.len() / tokens.len();
+        for &ty in types {
+            let (rounded, type_error) = in_type(&plain, ty);
+            for arith in [Arith::F32, Arith::Production] {
+                let got = run(&rounded, arith);
+                let mut errors: Vec<f64> =
+                    got.chunks(width).zip(want.chunks(width)).map(|(a, b)| relative(a, b)).collect();
+                errors.sort_by(f64::total_cmp);
+                let error = errors[errors.len() / 2];
+                println!("{name} in {ty}, {arith:?}: weights off by {type_error:.5}, logits by {error:.5}");
+                // Activations in 8 bits have an error of their own.
+                let own = if arith == Arith::Production { 0.02 } else { 0.0 };
+                if !(0.2 * type_error..=5.0 * (type_error + own)).contains(&error) {
+                    wrong.push(format!("{name} in {ty}, {arith:?}: {error}, weights {type_error}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn relative(got: &[f32], want: &[f32]) -> f64 {
+    let error: f64 = got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    (error / want.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>()).sqrt()
+}

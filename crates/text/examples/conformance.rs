@@ -6,6 +6,9 @@
 //! `conformance template CHATS.json FILE.jinja …`: renders the conversations that `template_cases.py --chats` in
 //! `tools/reference` prints, and prints each as a JSON string; `template_cases.py FILE.jinja …` prints transformers'.
 //!
+//! `conformance answers FILE.jinja …`: writes an assistant's turn with calls of tools by each template, takes it apart as if
+//! a model had written it, and prints what of it did not come back.
+//!
 //! `conformance encode VOCABULARY.gguf TEXTS`: tokens of the JSON strings in a file, for `tokenizer_parity.py`.
 //!
 //! `conformance times VOCABULARY.gguf …`: how long a tokenizer takes to build, and to encode a mebibyte.
@@ -14,8 +17,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tombolo_gguf::Gguf;
+use tombolo_text::output::{OutputParser, Piece, Tools};
 use tombolo_text::{ChatTemplate, Conversation, Tokenizer};
 
 fn main() -> ExitCode {
@@ -24,10 +28,12 @@ fn main() -> ExitCode {
     let done = match args[..] {
         ["tokens", ref vocabularies @ ..] => compare_all(vocabularies),
         ["template", chats, ref files @ ..] => render(chats, files),
+        ["answers", ref files @ ..] => answers(files),
         ["encode", vocabulary, texts] => encode(vocabulary, texts),
         ["times", ref vocabularies @ ..] => times(vocabularies),
         _ => {
-            Err("usage: conformance tokens GGUF... | template CHATS FILE... | encode GGUF TEXTS | times GGUF...".into())
+            Err("usage: conformance tokens GGUF... | template CHATS FILE... | answers FILE... | encode GGUF TEXTS | times GGUF..."
+                .into())
         }
     };
     match done {
@@ -108,6 +114,104 @@ fn render(chats: &str, files: &[&str]) -> Outcome {
         }
     }
     Ok(true)
+}
+
+/// What ends a turn: a model stops there.
+const ENDS: [&str; 8] = [
+    "<｜end▁of▁sentence｜>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|observation|>",
+    "<|user|>",
+    "<|endoftext|>",
+    "</s>",
+];
+
+fn answers(files: &[&str]) -> Outcome {
+    let properties = json!({"place": {"type": "string"}, "days": {"type": "integer"}, "near": {"type": "number"}});
+    let tools = json!([
+        {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters":
+            {"type": "object", "required": ["place"], "properties": properties}}},
+        {"type": "function", "function": {"name": "now", "description": "The time.", "parameters":
+            {"type": "object", "properties": {}}}},
+    ]);
+    let call = |name: &str, arguments: &Json| json!({"id": "call00001", "type": "function", "function": {"name": name, "arguments": arguments}});
+    let arguments = [json!({"place": "7 \"Åre\" <b>", "days": 2, "near": 0.5}), json!({})];
+    let calls = [call("weather", &arguments[0]), call("now", &arguments[1])];
+    let mut all_back = true;
+    for file in files {
+        let source = std::fs::read_to_string(file)?;
+        // Some write one call a turn only, some none beside a text.
+        for (text, calls) in
+            [("", &calls[..]), ("I look.", &calls[..]), ("", &calls[..1]), ("", &calls[1..]), ("Hi.", &calls[..0])]
+        {
+            let outcome = answer(&source, &tools, text, calls);
+            let name = Path::new(file).file_name().unwrap_or_default().display().to_string();
+            let which = format!("{name}, {} calls, text {text:?}", calls.len());
+            match outcome {
+                Ok(None) => println!("{which}: all came back"),
+                Ok(Some(differs)) => {
+                    all_back = false;
+                    println!("{which}: {differs}");
+                }
+                Err(error) => println!("{which}: not rendered: {error}"),
+            }
+        }
+    }
+    Ok(all_back)
+}
+
+/// What of a turn does not come back.
+fn answer(
+    source: &str,
+    tools: &Json,
+    text: &str,
+    calls: &[Json],
+) -> Result<Option<String>, Box<dyn std::error::Error>> {
+    let template = ChatTemplate::new(source, &[("bos_token", "<s>".into()), ("eos_token", "</s>".into())])?;
+    let mut turn = json!({"role": "assistant", "content": text});
+    if !calls.is_empty() {
+        turn["tool_calls"] = calls.into();
+    }
+    let messages = vec![json!({"role": "user", "content": "How is the weather?"}), turn];
+    let render = |messages: &[Json], prompt: bool| {
+        let conversation = Conversation {
+            messages: messages.to_vec(),
+            tools: tools.as_array().cloned().unwrap_or_default(),
+            add_generation_prompt: prompt,
+            ..Conversation::default()
+        };
+        template.prompt(&conversation)
+    };
+    let (asked, whole) = (render(&messages[..1], true)?, render(&messages, false)?.text());
+    // A template may open the reasoning in a prompt, and leave it out of a turn that has none.
+    let shared = asked.text().char_indices().zip(whole.chars()).take_while(|((_, a), b)| a == b).last();
+    let at = shared.map_or(0, |((at, c), _)| at + c.len_utf8());
+    let written = &whole[at..];
+    let end = ENDS.iter().filter_map(|end| written.find(end)).min().unwrap_or(written.len());
+    let opens = asked.opens_reasoning() && at == asked.text().len();
+    let mut parser =
+        OutputParser::new(template.dialect(), Tools::of(tools.as_array().map_or(&[], Vec::as_slice)), opens);
+    let mut pieces = parser.push(&written[..end]);
+    pieces.extend(parser.finish());
+    let (mut said, mut called) = (String::new(), Vec::new());
+    for piece in pieces {
+        match piece {
+            Piece::Content(text) => said.push_str(&text),
+            Piece::Reasoning(_) => {}
+            Piece::Call(call) => called.push((call.name, Json::Object(call.arguments))),
+        }
+    }
+    let wanted: Vec<(String, Json)> = calls
+        .iter()
+        .map(|call| {
+            (call["function"]["name"].as_str().unwrap_or_default().into(), call["function"]["arguments"].clone())
+        })
+        .collect();
+    let differs = called != wanted || said.trim() != text;
+    Ok(differs
+        .then(|| format!("{:?} of {:?} came back as {said:?} and {called:?}", template.dialect(), &written[..end])))
 }
 
 /// Tokens of every line of a file of JSON strings, a JSON array each.

@@ -44,9 +44,10 @@ pub struct OutputParser {
     dialect: Dialect,
     tools: Tools,
     state: State,
-    /// What came and is not decided yet.
+    /// What came; from `taken` on it is not decided yet.
     held: String,
-    /// Bytes of `held` in which no marker begins.
+    taken: usize,
+    /// Bytes behind `taken` in which no marker begins.
     searched: usize,
     /// Nothing but white space has come since the reasoning ended, or since the start.
     fresh: bool,
@@ -71,11 +72,13 @@ impl OutputParser {
     /// reasoning already, so that the answer starts inside it.
     pub fn new(dialect: Dialect, tools: Tools, reasoning: bool) -> Self {
         let state = if reasoning { State::Reasoning } else { State::Content };
-        Self { dialect, tools, state, held: String::new(), searched: 0, fresh: true }
+        Self { dialect, tools, state, held: String::new(), taken: 0, searched: 0, fresh: true }
     }
 
     /// Takes the next part of the answer, and gives what is decided by it.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
+        self.held.drain(..self.taken);
+        self.taken = 0;
         self.held.push_str(text);
         let mut pieces = Vec::new();
         while self.step(&mut pieces) {}
@@ -86,7 +89,7 @@ impl OutputParser {
     pub fn finish(mut self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         while self.step(&mut pieces) {}
-        let rest = std::mem::take(&mut self.held);
+        let rest = self.take(self.rest().len(), 0);
         match self.state {
             State::Reasoning => say(&mut pieces, Piece::Reasoning(rest)),
             // A bare call has no marker at its end, and others may have been cut off behind their last argument.
@@ -131,15 +134,15 @@ impl OutputParser {
             markers.push(THINK);
             markers.push(THINK_END);
         }
-        if self.fresh && self.dialect.may_be_bare() && self.held.trim_start().starts_with('{') {
+        if self.fresh && self.dialect.may_be_bare() && self.rest().trim_start().starts_with('{') {
             // It is a call or it is not when it has ended.
-            return self.held.len() > TOOL_CALL_BYTES && self.give_up(pieces);
+            return self.rest().len() > TOOL_CALL_BYTES && self.give_up("", pieces);
         }
         let Some((at, marker)) = self.find(&markers) else {
             self.give(&markers, pieces, Piece::Content);
             return false;
         };
-        let is_blank = self.fresh && self.held[..at].trim().is_empty();
+        let is_blank = self.fresh && self.rest()[..at].trim().is_empty();
         if !is_blank && (marker == THINK || marker == THINK_END) {
             // Only a marker that the answer starts with is one.
             self.fresh = false;
@@ -162,11 +165,11 @@ impl OutputParser {
     fn close(&mut self, section: Section, pieces: &mut Vec<Piece>) -> bool {
         let Some((at, marker)) = section.close.and_then(|close| self.find(&[close])) else {
             let undecided = section.close.map_or(0, str::len);
-            self.searched = self.held.floor_char_boundary(self.held.len().saturating_sub(undecided));
-            return self.held.len() > TOOL_CALL_BYTES && {
-                self.held.insert_str(0, section.open);
+            let rest = self.rest();
+            self.searched = rest.floor_char_boundary(rest.len().saturating_sub(undecided));
+            return self.rest().len() > TOOL_CALL_BYTES && {
                 self.state = State::Content;
-                self.give_up(pieces)
+                self.give_up(section.open, pieces)
             };
         };
         let body = self.take(at, marker.len());
@@ -175,11 +178,11 @@ impl OutputParser {
         true
     }
 
-    /// Too long for a call: text. False, as all of it is gone.
-    fn give_up(&mut self, pieces: &mut Vec<Piece>) -> bool {
+    /// Too long for a call: text, and so is the marker before it. False, as all of it is gone.
+    fn give_up(&mut self, marker: &str, pieces: &mut Vec<Piece>) -> bool {
         self.fresh = false;
-        self.searched = 0;
-        say(pieces, Piece::Content(std::mem::take(&mut self.held)));
+        let rest = self.take(self.rest().len(), 0);
+        say(pieces, Piece::Content(format!("{marker}{rest}")));
         false
     }
 
@@ -205,18 +208,27 @@ impl OutputParser {
         }
     }
 
-    /// The first of `markers` in what is held.
+    /// What is not decided yet.
+    fn rest(&self) -> &str {
+        &self.held[self.taken..]
+    }
+
+    /// The first of `markers` in what is not decided, the longer of two that begin in one place. One pass, however many
+    /// there are: all begin with the same letter.
     fn find<'m>(&self, markers: &[&'m str]) -> Option<(usize, &'m str)> {
-        let from = self.searched;
-        let found = markers.iter().filter_map(|m| self.held[from..].find(m).map(|at| (from + at, *m)));
-        found.min_by_key(|&(at, m)| (at, std::cmp::Reverse(m.len())))
+        let rest = self.rest();
+        rest[self.searched..].match_indices('<').find_map(|(at, _)| {
+            let here = &rest[self.searched + at..];
+            let longest = markers.iter().filter(|marker| here.starts_with(**marker)).max_by_key(|marker| marker.len());
+            longest.map(|marker| (self.searched + at, *marker))
+        })
     }
 
     /// Gives away what cannot be the beginning of a marker.
     fn give(&mut self, markers: &[&str], pieces: &mut Vec<Piece>, piece: fn(String) -> Piece) {
-        let keep = markers.iter().map(|marker| overlap(&self.held, marker)).max().unwrap_or(0);
-        let end = self.held.len() - keep;
-        if self.state == State::Content && self.fresh && end <= BLANK_BYTES && self.held[..end].trim().is_empty() {
+        let keep = markers.iter().map(|marker| overlap(self.rest(), marker)).max().unwrap_or(0);
+        let end = self.rest().len() - keep;
+        if self.state == State::Content && self.fresh && end <= BLANK_BYTES && self.rest()[..end].trim().is_empty() {
             // White space before a marker is not the answer's; whether one comes is not known yet.
             self.searched = end;
             return;
@@ -228,11 +240,10 @@ impl OutputParser {
         say(pieces, piece(text));
     }
 
-    /// Takes the text up to `at`, and drops `marker` bytes after it.
+    /// Takes the text up to `at`, and leaves out `marker` bytes after it.
     fn take(&mut self, at: usize, marker: usize) -> String {
-        let rest = self.held.split_off(at + marker);
-        let mut text = std::mem::replace(&mut self.held, rest);
-        text.truncate(at);
+        let text = self.rest()[..at].to_owned();
+        self.taken += at + marker;
         self.searched = 0;
         text
     }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tombolo_text::output::{Dialect, OutputParser, Piece, Tools};
 
 fn tools() -> Tools {
@@ -10,10 +10,11 @@ fn tools() -> Tools {
         "city": {"type": "string"}, "days": {"type": "integer"}, "tags": {"type": "array"},
         "unit": {"enum": ["c", "f"]}, "note": {"type": ["string", "null"]}, "wind": {"anyOf": [{"type": "string"}]},
     });
-    Tools::of(&json!([
-        {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": properties}}},
-        {"type": "function", "function": {"name": "now"}},
-    ]))
+    let parameters = json!({"type": "object", "properties": properties});
+    Tools::of(&[
+        json!({"type": "function", "function": {"name": "weather", "parameters": parameters}}),
+        json!({"type": "function", "function": {"name": "now"}}),
+    ])
 }
 
 /// The whole answer at once, and byte by byte as far as characters allow: both must say the same.
@@ -156,6 +157,14 @@ fn llama_s_whole_answer_is_a_call() {
     assert_eq!(parse(Dialect::Llama, false, text), std::slice::from_ref(&weather));
     assert_eq!(parse(Dialect::Llama, false, &format!("<|python_tag|>{text}; {text}")), [weather.clone(), weather]);
     assert_eq!(parse(Dialect::Llama, false, "{1, 2} is a set"), [content("{1, 2} is a set")]);
+    // Tools that come with the model are called like functions, and code is no call.
+    let text = "<|python_tag|>weather.call(city=\"Åre, \"old\" town\", days=\"2\")";
+    let arguments = json!({"city": "Åre, \"old\" town", "days": 2});
+    assert_eq!(parse(Dialect::Llama, false, text), [call("weather", arguments)]);
+    assert_eq!(parse(Dialect::Llama, false, "<|python_tag|>now.call()"), [call("now", json!({}))]);
+    for text in ["<|python_tag|>print(1)", "<|python_tag|>weather.call(city=Rome)", "<|python_tag|>os.now.call()"] {
+        assert_eq!(parse(Dialect::Llama, false, text), [content(text)]);
+    }
 }
 
 #[test]
@@ -175,6 +184,31 @@ fn templates_tell_their_dialect() {
 const DIALECTS: [Dialect; 6] =
     [Dialect::Plain, Dialect::Glm, Dialect::Hermes, Dialect::DeepSeek, Dialect::Kimi, Dialect::Llama];
 
+/// The quickest of some runs over an answer that is `begin` and then `unit` again and again, in parts of `part` bytes.
+fn quickest_after(begin: &str, dialect: Dialect, unit: &str, bytes: usize, part: usize) -> Duration {
+    let text = format!("{begin}{}", unit.repeat(bytes / unit.len()));
+    let run = || {
+        let started = Instant::now();
+        let mut parser = OutputParser::new(dialect, tools(), false);
+        let mut said = 0;
+        let mut count = |pieces: Vec<Piece>| {
+            for piece in pieces {
+                if let Piece::Content(text) | Piece::Reasoning(text) = piece {
+                    said += text.len();
+                }
+            }
+        };
+        for part in text.as_bytes().chunks(part) {
+            count(parser.push(std::str::from_utf8(part).unwrap()));
+        }
+        count(parser.finish());
+        assert!(said <= text.len());
+        started.elapsed()
+    };
+    (0..3).map(|_| run()).min().unwrap()
+}
+
+/// Eight times the text takes about eight times as long, not sixty-four times, in small parts and as a whole.
 #[test]
 fn time_is_linear_in_the_answer() {
     for dialect in DIALECTS {
@@ -184,28 +218,23 @@ fn time_is_linear_in_the_answer() {
             "<",
             "<tool_call><arg_key>",
             "</think><tool_call>x",
+            "<tool_call>now</tool_call>",
+            "<arg_key>k</arg_key>",
+            "<parameter=k>",
             "{",
+            "{}; ",
             " ",
             "<|tool_call_begin|>",
+            "<｜tool▁call▁begin｜>x<｜tool▁sep｜>",
         ] {
-            let text = unit.repeat(300_000 / unit.len());
-            let started = Instant::now();
-            let mut parser = OutputParser::new(dialect, tools(), false);
-            let mut bytes = 0;
-            let mut count = |pieces: Vec<Piece>| {
-                for piece in pieces {
-                    if let Piece::Content(text) | Piece::Reasoning(text) = piece {
-                        bytes += text.len();
-                    }
-                }
-            };
-            for part in text.as_bytes().chunks(5) {
-                count(parser.push(std::str::from_utf8(part).unwrap()));
+            let ascii_part = if unit.is_ascii() { 5 } else { unit.len() };
+            for (begin, part) in [("", ascii_part), ("", usize::MAX), ("<tool_call>weather", usize::MAX)] {
+                let time = |bytes: usize| quickest_after(begin, dialect, unit, bytes, part);
+                let (short, long) = (time(100_000), time(800_000));
+                // A busy machine stretches either of them by some time.
+                let most = 24 * short + Duration::from_secs(1);
+                assert!(long <= most, "{dialect:?} {begin}{unit} by {part}: {short:?}, then {long:?}");
             }
-            count(parser.finish());
-            assert!(bytes <= text.len());
-            // Quadratic time would take minutes.
-            assert!(started.elapsed().as_secs() < 20, "{dialect:?} {unit}: {:?}", started.elapsed());
         }
     }
 }

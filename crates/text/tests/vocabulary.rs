@@ -57,6 +57,24 @@ fn a_sound_one_works() {
     );
 }
 
+/// A file may name three tokens that end a generation: none of them is forgotten, whichever is which.
+#[test]
+fn three_tokens_end_a_generation() {
+    for ids in [[4u32, 1, 6], [6, 4, 1], [1, 6, 4], [4, 4, 4]] {
+        let mut pairs = sound();
+        pairs.retain(|(key, _)| *key != "tokenizer.ggml.eos_token_id");
+        let keys = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+        pairs.extend(keys.into_iter().zip(ids.map(Value::U32)));
+        let tokenizer = read(pairs).unwrap();
+        // <|im_end|>, 4, ends one in any case, as its spelling says.
+        let mut want = ids.to_vec();
+        want.sort_unstable();
+        want.dedup();
+        assert_eq!(tokenizer.end_of_generation(), want);
+        assert!((0..7).all(|id| tokenizer.is_end_of_generation(id) == ids.contains(&id)));
+    }
+}
+
 #[test]
 fn faults_are_named() {
     const TOKENS: &str = "tokenizer.ggml.tokens";

@@ -123,7 +123,7 @@ impl<'a> Chat<'a> {
         self.messages.push(message("user", text));
         let gguf = self.session.loaded.gguf.clone();
         let question = match &self.template {
-            Some(template) => rendered(&gguf, template, self.tokenizer, &self.messages),
+            Some(template) => rendered(&gguf, template, self.tokenizer, &self.messages, &self.session.tools),
             None => beginning(text, self.tokenizer),
         };
         let answer = question.and_then(|question| self.session.answer(&question, Some(self.tokenizer), true));

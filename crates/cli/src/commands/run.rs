@@ -10,16 +10,17 @@ use crate::interrupt::{self, Answer};
 use crate::limits::{DRAFT_MAX, PROMPT_BYTES_MAX};
 use crate::load::{self, Loaded, ROWS, at_file, capacity};
 use crate::output::{self, per_second};
-use crate::progress;
+use crate::{progress, tools};
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 use tombolo_engine::{Context, EngineError, Finish, Speculation};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Capacity, Config, Sampling};
-use tombolo_text::output::{Dialect, OutputParser, Tools};
+use tombolo_text::output::{Dialect, OutputParser, ToolCall, Tools};
 use tombolo_text::{ChatTemplate, Conversation, Message, TextError, Tokenizer};
 
 /// Context where none is asked for, if the model has as much.
@@ -53,6 +54,9 @@ pub(crate) struct RunArgs {
     /// System message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "no_chat", allow_hyphen_values = true)]
     system: Option<String>,
+    /// JSON file with the tools that the model may call, as a request's "tools"; their calls are shown, not carried out
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "no_chat"])]
+    tools: Option<PathBuf>,
     /// Do not stop at the tokens that end an answer
     #[arg(long)]
     ignore_eos: bool,
@@ -85,6 +89,9 @@ pub(crate) struct Report {
     /// What was thought before it.
     #[serde(skip_serializing_if = "String::is_empty")]
     reasoning: String,
+    /// What it wants to be called.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call>,
     tokens: Vec<u32>,
     finish: &'static str,
     prompt_tokens: usize,
@@ -121,6 +128,22 @@ impl Drafts {
         let Self { drafted, accepted, tokens_per_step } = self;
         let share = 100.0 * *accepted as f64 / *drafted as f64;
         format!("{accepted} of {drafted} drafts accepted ({share:.0} %, {tokens_per_step:.2} tokens a step)")
+    }
+}
+
+/// A call of a tool.
+#[derive(Serialize)]
+pub(crate) struct Call {
+    /// Its number in this answer.
+    id: String,
+    name: String,
+    arguments: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Call {
+    fn all(calls: Vec<ToolCall>) -> Vec<Self> {
+        let numbered = calls.into_iter().enumerate();
+        numbered.map(|(i, ToolCall { name, arguments })| Self { id: format!("call_{i}"), name, arguments }).collect()
     }
 }
 
@@ -165,6 +188,8 @@ pub(crate) struct Session {
     pub(crate) ends: Vec<u32>,
     /// How the model marks the parts of an answer; `None`: all is text.
     pub(crate) dialect: Option<Dialect>,
+    /// What it may call.
+    pub(crate) tools: Vec<serde_json::Value>,
 }
 
 /// What an answer is to be given to.
@@ -204,12 +229,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         check_vocabulary(&gguf, tokenizer, &config)?;
     }
     let prompt = prompt(args)?;
+    let tools = args.tools.as_deref().map_or_else(|| Ok(Vec::new()), tools::read)?;
     if prompt.is_none() && args.tokens.is_none() && args.json {
         return Err(input("--json prints one answer, not a chat: give a prompt by -p, or on standard input"));
     }
     let question = match (&args.tokens, &prompt, &tokenizer) {
         (Some(ids), _, _) => Some(ids.0.clone().into()),
-        (None, Some(text), Some(tokenizer)) => Some(encode(text, &gguf, tokenizer, template.as_ref(), args)?),
+        (None, Some(text), Some(tokenizer)) => Some(encode(text, &gguf, tokenizer, template.as_ref(), &tools, args)?),
         _ => None,
     };
     let context = context_size(args, &config)?;
@@ -231,7 +257,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let predict = args.predict.unwrap_or(if source == Source::Demo { demo::PREDICT } else { usize::MAX });
     let ends = tokenizer.as_ref().filter(|_| !args.ignore_eos).map(|t| t.end_of_generation().to_vec());
     let dialect = template.as_ref().map(ChatTemplate::dialect);
-    let mut session = Session { loaded, context, sampling, predict, ends: ends.unwrap_or_default(), dialect };
+    let ends = ends.unwrap_or_default();
+    let mut session = Session { loaded, context, sampling, predict, ends, dialect, tools };
     let question = match (question, &tokenizer, template) {
         (Some(question), _, template) => {
             if let Some(text) = prompt.filter(|_| template.is_none() && !args.json) {
@@ -365,6 +392,7 @@ fn encode(
     gguf: &Gguf,
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
+    tools: &[serde_json::Value],
     args: &RunArgs,
 ) -> Result<Question, Error> {
     let Some(template) = template else { return beginning(text, tokenizer) };
@@ -373,7 +401,7 @@ fn encode(
         messages.push(chat::message("system", system));
     }
     messages.push(chat::message("user", text));
-    rendered(gguf, template, tokenizer, &messages)
+    rendered(gguf, template, tokenizer, &messages, tools)
 }
 
 /// The beginning of a text as tokens.
@@ -399,8 +427,10 @@ pub(crate) fn rendered(
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
     messages: &[Message],
+    tools: &[serde_json::Value],
 ) -> Result<Question, Error> {
-    let encoded = template.prompt(&Conversation::new(messages)).and_then(|prompt| {
+    let conversation = Conversation { tools: tools.to_vec(), ..Conversation::new(messages) };
+    let encoded = template.prompt(&conversation).and_then(|prompt| {
         let ids = tokenizer.encode_prompt(&prompt)?;
         Ok(Question { ids, opens_reasoning: prompt.opens_reasoning() })
     });
@@ -427,7 +457,7 @@ impl Session {
         let held = self.context.tokens().iter().zip(ids).take_while(|(a, b)| a == b).count();
         // The last token is run in any case: its logits are wanted.
         let cached_tokens = held.min(prompt_tokens.saturating_sub(1));
-        let parser = self.dialect.map(|d| OutputParser::new(d, Tools::default(), question.opens_reasoning));
+        let parser = self.dialect.map(|d| OutputParser::new(d, Tools::of(&self.tools), question.opens_reasoning));
         // The parser knows marks by their spelling.
         let has_marks = self.dialect.is_some_and(|dialect| dialect != Dialect::Plain);
         let stream = |t: &'t Tokenizer| if has_marks { t.stream().with_control() } else { t.stream() };
@@ -476,6 +506,7 @@ impl Session {
         Ok(Report {
             text: tokenizer.map(|_| writer.text),
             reasoning: writer.reasoning,
+            tool_calls: Call::all(writer.calls),
             tokens,
             finish,
             prompt_tokens,

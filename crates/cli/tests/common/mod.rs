@@ -87,19 +87,38 @@ pub(crate) fn speaking_model(name: &str) -> PathBuf {
 
 /// The same with more tokens and another template.
 pub(crate) fn speaking_model_with(name: &str, more_tokens: &[&str], template: &str) -> PathBuf {
+    speaking_model_of(name, more_tokens, template, &[])
+}
+
+/// The same with special tokens by the keys that name them.
+pub(crate) fn speaking_model_of(name: &str, more_tokens: &[&str], template: &str, special: &[(&str, u32)]) -> PathBuf {
+    let bytes = (0..=255u8).map(|byte| byte_spelling(byte).to_string());
+    let tokens = bytes.chain(more_tokens.iter().map(|token| (*token).to_string())).collect();
+    write_model(name, tokens, template, special)
+}
+
+/// The same with another spelling for the token of a byte.
+pub(crate) fn respelt_model(name: &str, template: &str, (byte, spelling): (u8, &str)) -> PathBuf {
+    let mut tokens: Vec<String> = (0..=255u8).map(|byte| byte_spelling(byte).to_string()).collect();
+    tokens[usize::from(byte)] = spelling.into();
+    write_model(name, tokens, template, &[])
+}
+
+fn write_model(name: &str, tokens: Vec<String>, template: &str, special: &[(&str, u32)]) -> PathBuf {
     let gguf = Gguf::open(&golden("tiny-llama.gguf")).unwrap();
     let path = scratch(name);
     let mut writer = Writer::new(File::create(&path).unwrap());
     for (key, value) in gguf.metadata().iter().filter(|(key, _)| !key.starts_with("tokenizer.")) {
         writer.metadata(key, value.clone()).unwrap();
     }
-    let bytes = (0..=255u8).map(|byte| byte_spelling(byte).to_string());
-    let tokens = bytes.chain(more_tokens.iter().map(|token| (*token).to_string())).collect();
     writer.metadata("tokenizer.ggml.model", Value::String("gpt2".into())).unwrap();
     writer.metadata("tokenizer.ggml.pre", Value::String("qwen2".into())).unwrap();
     writer.metadata("tokenizer.ggml.tokens", Value::Array(Array::String(tokens))).unwrap();
     writer.metadata("tokenizer.ggml.merges", Value::Array(Array::String(Vec::new()))).unwrap();
     writer.metadata("tokenizer.chat_template", Value::String(template.into())).unwrap();
+    for (key, id) in special {
+        writer.metadata(&format!("tokenizer.ggml.{key}"), Value::U32(*id)).unwrap();
+    }
     for tensor in gguf.tensors() {
         writer.tensor(&tensor.name, &tensor.dims, tensor.ty).unwrap();
     }

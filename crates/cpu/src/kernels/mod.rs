@@ -83,6 +83,7 @@ pub(crate) struct Scoring {
 }
 
 /// Query heads that share a KV head, and their running softmax over the positions seen so far.
+#[derive(Default)]
 pub(crate) struct Heads {
     /// Values per head.
     pub(crate) dim: usize,

@@ -29,9 +29,9 @@ pub(crate) struct Panel {
     pub(super) subs: Vec<PanelSub>,
 }
 
-impl Panel {
+impl Default for Panel {
     /// A few KB.
-    pub(crate) fn new() -> Self {
+    fn default() -> Self {
         Self { subs: vec![PanelSub::ZERO; PANEL_SUBS] }
     }
 }

@@ -39,7 +39,7 @@ fn speed_of_products() {
                 .map(|(quants, blocks)| ActRow { quants, blocks })
                 .collect();
             let mut out = vec![[0f32; TILE]; 2 * rows];
-            let mut panel = Panel::new();
+            let mut panel = Panel::default();
             let speed = |n: usize, s: f64| (n * TILE * cols) as f64 / s * 1e-9;
             let [one, two, four] =
                 [1, 2, 4].map(|n| speed(n, quickest(|| (table.tile)(kind, &tile, &acts[..n], &mut out[..n]))));
@@ -85,4 +85,49 @@ fn speed_of_the_rest() {
             println!("{n} heads of {dim}: {:.1}·10^9 products a second", (2 * n * dim * BLOCK) as f64 / s * 1e-9);
         }
     }
+}
+
+/// What un-absorbed attention would gain: GLM-5's heads, by products a pair of row and position takes and by time.
+#[test]
+#[ignore = "a benchmark"]
+fn speed_of_latent_attention() {
+    let mut random = Random::new(3);
+    let (latent, nope, rope, value, n) = (512, 192, 64, 256, 64);
+    let table = Kernels::of(Tier::best()).unwrap();
+    let scoring = Scoring { scale: 0.1, softcap: None };
+    let valid = vec![0..BLOCK; n];
+    let pairs = (n * BLOCK) as f64;
+    let rows = random.values(BLOCK * (latent + rope));
+    let mut heads = Heads::new();
+    heads.clear(latent + rope);
+    (0..n).for_each(|_| heads.push(&random.values(latent + rope), None));
+    let absorbed = quickest(|| (table.attend_latent)(&mut heads, 0, &valid, &rows, latent, scoring)) / pairs;
+    heads.clear(nope + rope);
+    (0..n).for_each(|_| heads.push(&random.values(nope + rope), None));
+    let (k, v) = (random.values((nope + rope) * BLOCK), random.values(value * BLOCK));
+    let plain = quickest(|| (table.attend)(&mut heads, &valid, &k, &v, scoring)) / pairs;
+    // A head's keys lie turned in the file: their blocks are no rows of what is multiplied with.
+    let decoded = random.values(latent * nope);
+    let mut keys = vec![0.0; BLOCK * nope];
+    let key = quickest(|| {
+        for (row, keys) in rows.chunks(latent + rope).zip(keys.chunks_mut(nope)) {
+            for (row, factor) in decoded.chunks(nope).zip(row) {
+                (table.add_scaled)(keys, row, *factor);
+            }
+        }
+    });
+    let kind = Kind::Q8_0;
+    let row = random_blocks(type_of(kind), latent, &mut random);
+    let mut tile = vec![0; tile_bytes(kind, latent)];
+    pack_tile(kind, &[&row[..]; TILE], &mut tile);
+    let (mut quants, mut blocks) = (vec![0; BLOCK * latent], vec![ActBlock::default(); BLOCK * latent / QUANT]);
+    (table.quantize)(&random.values(BLOCK * latent), &mut quants, &mut blocks);
+    let acts = quants.chunks(latent).zip(blocks.chunks(latent / QUANT));
+    let acts: Vec<ActRow> = acts.map(|(quants, blocks)| ActRow { quants, blocks }).collect();
+    let (mut out, mut panel) = (vec![[0f32; TILE]; 2 * BLOCK], Panel::default());
+    let two = quickest(|| (table.block)(kind, &[&tile, &tile], &acts, &mut panel, &mut out));
+    let (key, value) = (key / BLOCK as f64, two / BLOCK as f64 * (value / (2 * TILE)) as f64);
+    println!("a pair of row and position: {:.1} ns absorbed, {:.1} ns plain", absorbed * 1e9, plain * 1e9);
+    println!("a position's key {:.0} ns and value {:.0} ns a head", key * 1e9, value * 1e9);
+    println!("as many rows a step make up for it: {:.0}", (key + value) / (absorbed - plain));
 }

@@ -104,7 +104,7 @@ fn check_tile(kind: Kind, rows: &[Vec<u8>], acts: &[Vec<f32>]) {
     let acts: Vec<Acts> = acts.iter().map(|x| Acts::of(x)).collect();
     let act_rows: Vec<ActRow> = acts.iter().map(Acts::row).collect();
     let mut scalar = vec![[0f32; TILE]; acts.len()];
-    (SCALAR.block)(kind, &[&tile], &act_rows, &mut Panel::new(), &mut scalar);
+    (SCALAR.block)(kind, &[&tile], &act_rows, &mut Panel::default(), &mut scalar);
 
     for (sums, acts) in scalar.iter().zip(&acts) {
         let values = acts.values();
@@ -128,7 +128,7 @@ fn check_tile(kind: Kind, rows: &[Vec<u8>], acts: &[Vec<f32>]) {
         }
         for tiles in [1, 2] {
             let mut got = vec![[f32::NAN; TILE]; tiles * acts.len()];
-            (table.block)(kind, &vec![&tile[..]; tiles], &act_rows, &mut Panel::new(), &mut got);
+            (table.block)(kind, &vec![&tile[..]; tiles], &act_rows, &mut Panel::default(), &mut got);
             let got: Vec<_> = got.iter().map(|sums| sums.map(f32::to_bits)).collect();
             assert_eq!(got, want.repeat(tiles), "{kind:?} {:?}, {tiles} tiles", table.tier);
         }

@@ -89,9 +89,12 @@ const DEEPSEEK2: Family = Family {
 };
 
 /// Architectures whose names or files look like those of others that run, and why they are not the same.
-pub(super) const RELATIVES: [(&str, &str); 4] = [
+pub(super) const RELATIVES: [(&str, &str); 7] = [
     ("glm5next", "GLM-5.3-Flash mixes linear attention with sparse attention, which GLM-5 does not"),
+    ("glm5-next", "GLM-5.3-Flash mixes linear attention with sparse attention, which GLM-5 does not"),
     ("deepseek32", "DeepSeek-V3.2 files are not computed here; glm-dsa and deepseek2 files are"),
+    ("deepseek4", "DeepSeek-V4 attends otherwise than V3 does; deepseek2 files are computed"),
+    ("kimi-linear", "Kimi-Linear mixes linear attention with latent attention; Kimi-K2's deepseek2 files are computed"),
     ("glm4", "dense GLM-4 has norms after attention and feed-forward; glm4moe files are computed"),
     ("deepseek", "the first DeepSeek MoE has no latent attention; deepseek2 files are computed"),
 ];

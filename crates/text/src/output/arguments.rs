@@ -13,9 +13,8 @@ pub struct Tools {
 impl Tools {
     /// From the list of a request: `[{"type": "function", "function": {"name", "parameters"}}]`, or the functions alone.
     /// What is no tool is left out.
-    pub fn of(list: &Value) -> Self {
-        let tools = list.as_array().into_iter().flatten();
-        let named = tools.filter_map(|tool| {
+    pub fn of(list: &[Value]) -> Self {
+        let named = list.iter().filter_map(|tool| {
             let function = tool.get("function").unwrap_or(tool);
             let name = function.get("name")?.as_str()?;
             Some((name.to_string(), function.get("parameters").cloned().unwrap_or(Value::Null)))

@@ -84,7 +84,7 @@ impl Dialect {
             Self::Hermes => hermes::call(body, tools).map(|call| vec![call]),
             Self::DeepSeek => deepseek::calls(section, body, tools),
             Self::Kimi => kimi::calls(section, body, tools),
-            Self::Llama => llama::bare(body, tools),
+            Self::Llama => llama::tagged(body, tools),
         }
     }
 }

@@ -20,14 +20,17 @@ pub(super) fn call(body: &str, tools: &Tools) -> Option<ToolCall> {
         return None;
     }
     let mut arguments = Map::new();
+    let mut are_closed = true;
     while let Some(at) = rest.find(KEY) {
         let (key, after) = rest[at + KEY.len()..].split_once(KEY_END)?;
         // The tag that opens a value is left out now and then.
         let after = after.trim_start();
         let after = after.strip_prefix(VALUE).unwrap_or(after);
-        let (value, after) = match after.find(VALUE_END) {
+        // So is the one that closes it; none is looked for again where there are no more.
+        let end = if are_closed { after.find(VALUE_END) } else { None };
+        are_closed = end.is_some();
+        let (value, after) = match end {
             Some(end) => (&after[..end], &after[end + VALUE_END.len()..]),
-            // Nor the one that closes it.
             None => after.find(KEY).map_or((after, ""), |next| (&after[..next], &after[next..])),
         };
         let key = key.trim();
