@@ -31,10 +31,9 @@ fn main() -> ExitCode {
         ["answers", ref files @ ..] => answers(files),
         ["encode", vocabulary, texts] => encode(vocabulary, texts),
         ["times", ref vocabularies @ ..] => times(vocabularies),
-        _ => {
-            Err("usage: conformance tokens GGUF... | template CHATS FILE... | answers FILE... | encode GGUF TEXTS | times GGUF..."
-                .into())
-        }
+        _ => Err("usage: conformance tokens GGUF... | template CHATS FILE... | answers FILE... | encode GGUF TEXTS | \
+             times GGUF..."
+            .into()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -130,13 +129,18 @@ const ENDS: [&str; 8] = [
 
 fn answers(files: &[&str]) -> Outcome {
     let properties = json!({"place": {"type": "string"}, "days": {"type": "integer"}, "near": {"type": "number"}});
+    let tool = |name: &str, parameters: Json| {
+        let function = json!({"name": name, "description": "It tells.", "parameters": parameters});
+        json!({"type": "function", "function": function})
+    };
     let tools = json!([
-        {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters":
-            {"type": "object", "required": ["place"], "properties": properties}}},
-        {"type": "function", "function": {"name": "now", "description": "The time.", "parameters":
-            {"type": "object", "properties": {}}}},
+        tool("weather", json!({"type": "object", "required": ["place"], "properties": properties})),
+        tool("now", json!({"type": "object", "properties": {}})),
     ]);
-    let call = |name: &str, arguments: &Json| json!({"id": "call00001", "type": "function", "function": {"name": name, "arguments": arguments}});
+    let call = |name: &str, arguments: &Json| {
+        let function = json!({"name": name, "arguments": arguments});
+        json!({"id": "call00001", "type": "function", "function": function})
+    };
     let arguments = [json!({"place": "7 \"Åre\" <b>", "days": 2, "near": 0.5}), json!({})];
     let calls = [call("weather", &arguments[0]), call("now", &arguments[1])];
     let mut all_back = true;

@@ -482,14 +482,12 @@ impl Session {
             interrupted = interrupt::is_pressed();
             if interrupted || writer.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let engine = &mut self.loaded.engine;
-        let before = engine.speculation();
-        let finish = engine.generate(&mut self.context, ids, &self.sampling, self.predict, on_token).map_err(
-            |error| match error {
-                EngineError::EmptyPrompt | EngineError::PromptTooLong { .. } => input(error),
-                _ => failure(error),
-            },
-        )?;
+        let before = self.loaded.engine.speculation();
+        let generated = self.loaded.engine.generate(&mut self.context, ids, &self.sampling, self.predict, on_token);
+        let finish = generated.map_err(|error| match error {
+            EngineError::EmptyPrompt | EngineError::PromptTooLong { .. } => input(error),
+            _ => failure(error),
+        })?;
         let ended = Instant::now();
         // Nothing else stops a generation before its first token.
         interrupted |= finish == Finish::Stopped && first.is_none();

@@ -88,6 +88,7 @@ fn matrices(ty: TensorType, turned: bool, arith: Arith, random: &mut Random) -> 
         groups: Vec::new(),
         ropes: Vec::new(),
         ops: vec![op],
+        draft: Vec::new(),
     };
     let mut pool = Pool::new("test", 2, true).unwrap();
     let held = weights::load(&gguf, &program, arith, &mut pool).unwrap();
@@ -124,7 +125,7 @@ fn case(random: &mut Random) -> Case {
     }
     let selected = (0..POSITIONS).flat_map(|position| {
         // Every other one, counted from an end that differs by row; as far as there are so many.
-        let mut chosen: Vec<u32> = (0..=position as u32).filter(|p| (p + position as u32) % 2 == 0).collect();
+        let mut chosen: Vec<u32> = (0..=position as u32).filter(|p| (p + position as u32).is_multiple_of(2)).collect();
         chosen.extend((0..=position as u32).filter(|p| (p + position as u32) % 2 == 1));
         chosen.resize(TOP_K, 0);
         chosen.sort_unstable();
@@ -145,7 +146,7 @@ fn step(positions: std::ops::Range<usize>) -> Step {
         draft: false,
     };
     let sequences = vec![Sequence { tables: vec![TABLE.to_vec()] }];
-    Step { rows: positions.map(row).collect(), sequences, full_logits: false }
+    Step { rows: positions.map(row).collect(), sequences, ..Step::default() }
 }
 
 impl Case {
