@@ -11,24 +11,31 @@ use crate::progress::PATIENCE;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use tombolo_engine::{Engine, Shape};
+use tombolo_engine::{Drafts, Engine, Runner, Settings, Shape};
 use tombolo_gguf::{Fault, Gguf};
-use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard, dummy};
+use tombolo_model::{BLOCK_TOKENS, Backend, Capacity, Config, Program, Shard, dummy};
 
 /// Rows of a step: what prefill runs at once.
 pub(crate) const ROWS: usize = 512;
 /// Between two pictures of what shows that they go on.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A model that runs.
-pub(crate) struct Loaded {
+/// A model that is loaded, and what drives it.
+pub(crate) struct Loaded<E> {
     pub(crate) gguf: Arc<Gguf>,
     pub(crate) config: Config,
-    pub(crate) engine: Engine,
+    pub(crate) capacity: Capacity,
+    pub(crate) engine: E,
     pub(crate) choice: Choice,
     /// One line per rank: its device.
     pub(crate) devices: Vec<String>,
     pub(crate) seconds: f64,
+}
+
+/// What nothing drives yet: the ranks, in order.
+pub(crate) struct Ranks {
+    backends: Vec<Box<dyn Backend>>,
+    shape: Shape,
 }
 
 /// Opens and checks a model.
@@ -113,7 +120,7 @@ pub(crate) fn load(
     device: &DeviceArgs,
     split: &SplitArgs,
     capacity: Capacity,
-) -> Result<Loaded, Error> {
+) -> Result<Loaded<Ranks>, Error> {
     let (choice, shape) = plan(gguf, config, device, split)?;
     if matches!(choice.place, Place::Cpu { .. }) {
         let programs = programs(gguf, config, choice.ranks)?;
@@ -129,9 +136,9 @@ pub(crate) fn load(
     })?;
     gguf.check_unchanged().map_err(input)?;
     let devices = backends.iter().map(|b| b.describe()).collect();
-    let engine = Engine::new(backends, shape, capacity);
     let seconds = started.elapsed().as_secs_f64();
-    Ok(Loaded { gguf: gguf.clone(), config: config.clone(), engine, choice, devices, seconds })
+    let engine = Ranks { backends, shape };
+    Ok(Loaded { gguf: gguf.clone(), config: config.clone(), capacity, engine, choice, devices, seconds })
 }
 
 /// A model's name, fit for a line.
@@ -143,7 +150,7 @@ fn name(config: &Config) -> String {
 fn shape(gguf: &Gguf, config: &Config, size: usize) -> Result<Shape, Error> {
     let programs = programs(gguf, config, size)?;
     let groups = programs.last().map_or(0, |p| p.groups.len());
-    Ok(Shape { vocabulary: config.vocabulary, groups, drafts: config.draft.is_some() })
+    Ok(Shape { vocabulary: config.vocabulary, groups })
 }
 
 fn programs(gguf: &Gguf, config: &Config, size: usize) -> Result<Vec<Program>, Error> {
@@ -151,7 +158,29 @@ fn programs(gguf: &Gguf, config: &Config, size: usize) -> Result<Vec<Program>, E
     (0..size).map(of).collect()
 }
 
-impl Loaded {
+impl Loaded<Ranks> {
+    /// Driven step by step, for measurements and comparisons.
+    pub(crate) fn by_hand(self) -> Loaded<Engine> {
+        let capacity = self.capacity;
+        self.driven(|ranks| Engine::new(ranks.backends, ranks.shape, capacity))
+    }
+
+    /// Driven by the scheduler.
+    pub(crate) fn scheduled(self, waiting_max: usize, drafts: Drafts) -> Loaded<Runner> {
+        let capacity = self.capacity;
+        self.driven(|Ranks { backends, shape: Shape { vocabulary, groups } }| {
+            let settings = Settings { capacity, vocabulary, groups, waiting_max, prefix_cache: true, drafts };
+            Runner::new(backends, settings)
+        })
+    }
+
+    fn driven<E>(self, by: impl FnOnce(Ranks) -> E) -> Loaded<E> {
+        let Loaded { gguf, config, capacity, engine, choice, devices, seconds } = self;
+        Loaded { gguf, config, capacity, engine: by(engine), choice, devices, seconds }
+    }
+}
+
+impl<E> Loaded<E> {
     /// The line that says what was loaded, where, and with what in force.
     pub(crate) fn print_summary(&self) {
         if let Some(remark) = &self.choice.remark {
@@ -164,7 +193,7 @@ impl Loaded {
             self.config.architecture,
             output::bytes(self.gguf.file_bytes()),
             self.seconds,
-            self.engine.capacity().context,
+            self.capacity.context,
             output::one_line(first),
         ));
     }

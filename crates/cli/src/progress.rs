@@ -1,28 +1,34 @@
 //! What a terminal shows of work that takes longer than a second.
 
-use crate::interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Work that ends sooner shows nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// For [`tombolo_engine::Engine::set_between_chunks`]: Ctrl-C ends the prompt, and a bar shows how far a long one is.
-pub(crate) fn of_prompt() -> impl FnMut(usize, usize) -> ControlFlow<()> + Send {
-    let mut started = Instant::now();
-    let mut bar: Option<ProgressBar> = None;
-    move |done, total| {
-        if done == 0 {
-            started = Instant::now();
+/// How far a long prompt is.
+pub(crate) struct OfPrompt {
+    started: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl OfPrompt {
+    pub(crate) fn begin() -> Self {
+        Self { started: Instant::now(), bar: None }
+    }
+
+    /// So many of its tokens are run.
+    pub(crate) fn show(&mut self, done: usize, total: usize) {
+        if done < total && self.started.elapsed() >= PATIENCE {
+            self.bar.get_or_insert_with(|| tokens_bar(total)).set_position(done as u64);
+        } else if done == total {
+            self.end();
         }
-        let is_over = done == total || interrupt::is_pressed();
-        if is_over {
-            bar.take().inspect(ProgressBar::finish_and_clear);
-        } else if started.elapsed() >= PATIENCE {
-            bar.get_or_insert_with(|| tokens_bar(total)).set_position(done as u64);
-        }
-        interrupt::between_chunks(done, total)
+    }
+
+    /// It is over, or given up.
+    pub(crate) fn end(&mut self) {
+        self.bar.take().inspect(ProgressBar::finish_and_clear);
     }
 }
 

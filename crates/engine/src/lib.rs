@@ -7,19 +7,17 @@
 mod blocks;
 mod cache;
 mod draw;
+mod engine;
 mod error;
-mod generate;
 mod ngram;
 mod request;
 mod runner;
 mod schedule;
-mod speculate;
 mod workers;
 
 pub use blocks::BlockPool;
+pub use engine::{Context, Engine, Shape};
 pub use error::EngineError;
-pub use generate::{Context, Engine, Finish, Shape};
 pub use request::{Event, Extra, Logprobs, Mask, Penalties, Reason, Request, RequestId, Tally};
 pub use runner::{Phase, Runner};
 pub use schedule::{Drafts, Figures, Refused, Scheduler, Settings};
-pub use speculate::Speculation;

@@ -110,6 +110,8 @@ pub struct Tally {
     pub cached_tokens: usize,
     /// Times that its blocks were taken for others, and its tokens run again.
     pub preemptions: usize,
+    /// Steps in which it had drafts.
+    pub draft_steps: usize,
     /// Tokens drafted for it.
     pub drafted: usize,
     /// Those of them that were accepted.

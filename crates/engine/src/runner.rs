@@ -66,6 +66,11 @@ impl Runner {
         self.scheduler.is_idle()
     }
 
+    /// How many tokens of a request's prompt are run; `None`: it waits, or it is over.
+    pub fn prompt_done(&self, id: RequestId) -> Option<usize> {
+        self.scheduler.prompt_done(id)
+    }
+
     /// What it works within.
     pub fn settings(&self) -> &Settings {
         &self.settings

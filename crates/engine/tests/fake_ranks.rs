@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use tombolo_engine::{Engine, EngineError, Finish, Shape};
+use tombolo_engine::{Drafts, Engine, EngineError, Event, Reason, Refused, Request, Runner, Settings, Shape, Tally};
 use tombolo_model::{BLOCK_TOKENS, Backend, BackendError, Capacity, Sampling, Step, StepOutput, Token};
 
 const VOCABULARY: usize = 97;
@@ -90,9 +90,24 @@ impl Backend for Fake {
     }
 }
 
+fn ranks(asynchronous: bool, faults: &[Fault]) -> Vec<Box<dyn Backend>> {
+    faults.iter().map(|&f| Fake::boxed(asynchronous, f)).collect()
+}
+
 fn engine(asynchronous: bool, faults: &[Fault]) -> Engine {
-    let ranks = faults.iter().map(|&f| Fake::boxed(asynchronous, f)).collect();
-    Engine::new(ranks, Shape { vocabulary: VOCABULARY, groups: 1, drafts: true }, CAPACITY)
+    Engine::new(ranks(asynchronous, faults), Shape { vocabulary: VOCABULARY, groups: 1 }, CAPACITY)
+}
+
+fn runner(asynchronous: bool, faults: &[Fault]) -> Runner {
+    let settings = Settings {
+        capacity: CAPACITY,
+        vocabulary: VOCABULARY,
+        groups: 1,
+        waiting_max: 8,
+        prefix_cache: true,
+        drafts: Drafts::None,
+    };
+    Runner::new(ranks(asynchronous, faults), settings)
 }
 
 /// The text that the hash model must give, computed without any engine.
@@ -105,86 +120,71 @@ fn expected(prompt: &[u32], n: usize) -> Vec<u32> {
     all.split_off(prompt.len())
 }
 
-fn generate(engine: &mut Engine, prompt: &[u32], n: usize) -> Vec<u32> {
-    let mut context = engine.open();
+/// Runs one request to its end, or until so many tokens have come.
+fn generate(runner: &mut Runner, prompt: &[u32], n: usize, stop_at: usize) -> (Vec<u32>, Reason, Tally) {
+    let id = runner.add(Request::new(prompt.to_vec(), n, Sampling::GREEDY)).unwrap();
     let mut text = Vec::new();
-    let on_token = |token| {
-        text.push(token);
-        ControlFlow::Continue(())
-    };
-    engine.generate(&mut context, prompt, &Sampling::GREEDY, n, on_token).unwrap();
-    engine.close(context);
-    text
+    loop {
+        for event in runner.take_events() {
+            match event {
+                Event::Token { token, .. } => text.push(token),
+                Event::Finished { reason, tally, .. } => return (text, reason, tally),
+                _ => {}
+            }
+        }
+        if text.len() >= stop_at { runner.cancel(id) } else { runner.step(|_| ()).unwrap() }
+    }
 }
 
 #[test]
 fn a_prompt_longer_than_a_step_is_run_in_chunks() {
     let prompt: Vec<u32> = (0..43).map(|i| i * 5 % 97).collect();
     for asynchronous in [false, true] {
-        let mut engine = engine(asynchronous, &[Fault::None, Fault::None]);
-        assert_eq!(generate(&mut engine, &prompt, 40), expected(&prompt, 40));
-        assert_eq!(engine.free_blocks(), CAPACITY.blocks);
+        let mut runner = runner(asynchronous, &[Fault::None, Fault::None]);
+        let (text, reason, _) = generate(&mut runner, &prompt, 40, usize::MAX);
+        assert_eq!((text, reason), (expected(&prompt, 40), Reason::Length));
+        assert_eq!(runner.figures().free_blocks, CAPACITY.blocks);
+        assert!(runner.is_idle());
     }
 }
 
 #[test]
-fn what_the_context_holds_is_not_run_again() {
+fn what_was_said_before_is_not_run_again() {
     for asynchronous in [false, true] {
-        let mut engine = engine(asynchronous, &[Fault::None]);
-        let mut context = engine.open();
+        let mut runner = runner(asynchronous, &[Fault::None]);
         let mut prompt = vec![3, 1, 4, 1, 5];
-        for turn in 0..3 {
-            let mut text = Vec::new();
-            let stop_at = 4 + turn;
-            let finish = engine
-                .generate(&mut context, &prompt, &Sampling::GREEDY, 20, |token| {
-                    text.push(token);
-                    if text.len() == stop_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                })
-                .unwrap();
-            assert_eq!(finish, Finish::Stopped);
-            assert_eq!(text, expected(&prompt, stop_at));
+        let mut run = 0;
+        for turn in 0..4 {
+            let stop_at = 4 + 9 * turn;
+            let (text, reason, tally) = generate(&mut runner, &prompt, 60, stop_at);
+            assert_eq!((&text, reason), (&expected(&prompt, text.len()), Reason::Cancelled));
+            // All that was run then, and what was drawn last is not.
+            assert_eq!(tally.cached_tokens, run);
+            run = prompt.len() + text.len() - 1;
             prompt.extend(&text);
-            assert_eq!(context.tokens(), &prompt[..prompt.len() - 1]);
             prompt.push(turn as u32);
         }
         // An edited history is run from where it differs.
         prompt[2] = 9;
-        assert_eq!(generate_in(&mut engine, &mut context, &prompt, 5), expected(&prompt, 5));
+        let (text, _, tally) = generate(&mut runner, &prompt, 5, usize::MAX);
+        assert_eq!((text, tally.cached_tokens), (expected(&prompt, 5), 0));
     }
 }
 
-fn generate_in(engine: &mut Engine, context: &mut tombolo_engine::Context, prompt: &[u32], n: usize) -> Vec<u32> {
-    let mut text = Vec::new();
-    engine
-        .generate(context, prompt, &Sampling::GREEDY, n, |token| {
-            text.push(token);
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-    text
-}
-
 #[test]
-fn a_prompt_can_be_cancelled_between_its_chunks_and_taken_up_again() {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static CHUNKS_LEFT: AtomicUsize = AtomicUsize::new(2);
+fn a_prompt_can_be_cancelled_between_its_chunks() {
     let mut engine = engine(false, &[Fault::None]);
-    engine.set_between_chunks(|done, total| {
+    let mut left = 2;
+    engine.set_between_chunks(move |done, total| {
         assert!(done.is_multiple_of(CAPACITY.rows) && total == 43);
-        match CHUNKS_LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
-            Ok(_) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        }
+        left -= 1;
+        if left < 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let mut context = engine.open();
     let prompt: Vec<u32> = (0..43).collect();
-    let finish =
-        engine.generate(&mut context, &prompt, &Sampling::GREEDY, 5, |_| panic!("no token was drawn")).unwrap();
-    assert_eq!(finish, Finish::Stopped);
+    let cancelled = engine.prefill(&mut context, &prompt, &Sampling::GREEDY, false);
+    assert!(matches!(cancelled, Err(EngineError::Cancelled)));
     assert_eq!(context.tokens(), &prompt[..2 * CAPACITY.rows]);
-    engine.set_between_chunks(|_, _| ControlFlow::Continue(()));
-    assert_eq!(generate_in(&mut engine, &mut context, &prompt, 5), expected(&prompt, 5));
 }
 
 #[test]
@@ -210,16 +210,16 @@ fn many_contexts_decode_at_once() {
 #[test]
 fn the_context_ends_a_generation() {
     for asynchronous in [false, true] {
-        let mut engine = engine(asynchronous, &[Fault::None]);
+        let mut runner = runner(asynchronous, &[Fault::None]);
         let prompt: Vec<u32> = (0..90).collect();
-        let text = generate(&mut engine, &prompt, 1000);
-        assert_eq!(text, expected(&prompt, CAPACITY.context - prompt.len() + 1));
-        let mut context = engine.open();
-        let too_long = engine.generate(&mut context, &[1; 101], &Sampling::GREEDY, 1, |_| ControlFlow::Continue(()));
-        assert!(matches!(too_long, Err(EngineError::PromptTooLong { tokens: 101, context: 100 })));
-        let empty = engine.generate(&mut context, &[], &Sampling::GREEDY, 1, |_| ControlFlow::Continue(()));
-        assert!(matches!(empty, Err(EngineError::EmptyPrompt)));
-        assert_eq!(engine.free_blocks(), CAPACITY.blocks);
+        let (text, reason, _) = generate(&mut runner, &prompt, 1000, usize::MAX);
+        assert_eq!((text, reason), (expected(&prompt, CAPACITY.context - prompt.len() + 1), Reason::Length));
+        let add = |runner: &mut Runner, prompt: &[u32]| runner.add(Request::new(prompt.to_vec(), 1, Sampling::GREEDY));
+        assert_eq!(add(&mut runner, &[1; 101]), Err(Refused::PromptTooLong { tokens: 101, context: 100 }));
+        assert_eq!(add(&mut runner, &[]), Err(Refused::EmptyPrompt));
+        assert_eq!(add(&mut runner, &[97]), Err(Refused::Token { token: 97, vocabulary: 97 }));
+        runner.close();
+        assert_eq!(add(&mut runner, &[1]), Err(Refused::Closed));
     }
 }
 
@@ -243,10 +243,9 @@ fn blocks_run_out_with_an_error_that_loses_nothing() {
 #[test]
 fn a_rank_that_fails_is_named() {
     let check = |faults: &[Fault], want: &str| {
-        let mut engine = engine(false, faults);
-        let mut context = engine.open();
-        let error = engine.generate(&mut context, &[1, 2], &Sampling::GREEDY, 4, |_| ControlFlow::Continue(()));
-        assert_eq!(error.unwrap_err().to_string(), want);
+        let mut runner = runner(false, faults);
+        runner.add(Request::new(vec![1, 2], 4, Sampling::GREEDY)).unwrap();
+        assert_eq!(runner.step(|_| ()).unwrap_err().to_string(), want);
     };
     check(&[Fault::None, Fault::Panics], "rank 1 stopped: panicked: boom");
     check(&[Fault::Silent, Fault::Broken], "rank 1: fake: broke");

@@ -81,7 +81,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Error> {
         return Err(input(format!("{count} tokens, but the model was trained for a context of {most} at most")));
     }
     let capacity = capacity(ROWS.min(LOGITS_ROWS), LOGITS_ROWS, tokens.len());
-    let mut loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
+    let mut loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?.by_hand();
     loaded.print_summary();
     let mut context = loaded.engine.open();
     let output = loaded.engine.prefill(&mut context, &tokens, &Sampling::GREEDY, true).map_err(failure)?;

@@ -10,14 +10,16 @@ use crate::interrupt::{self, Answer};
 use crate::limits::{DRAFT_MAX, PROMPT_BYTES_MAX};
 use crate::load::{self, Loaded, ROWS, at_file, capacity};
 use crate::output::{self, per_second};
-use crate::{progress, tools};
+use crate::progress::OfPrompt;
+use crate::tools;
 use serde::Serialize;
 use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
-use tombolo_engine::{Context, EngineError, Finish, Speculation};
+use tombolo_engine::{Drafts, Event, Reason, Request, Runner, Tally};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Capacity, Config, Sampling};
 use tombolo_text::output::{Dialect, OutputParser, ToolCall, Tools};
@@ -104,24 +106,23 @@ pub(crate) struct Report {
     generated_seconds: f64,
     /// How drafts fared, where there were any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    drafts: Option<Drafts>,
+    drafts: Option<Drafted>,
 }
 
 /// Speculative decoding in one answer.
 #[derive(Serialize)]
-struct Drafts {
+struct Drafted {
     drafted: usize,
     accepted: usize,
     /// Tokens that a step with drafts gave on average: one, and the accepted ones.
     tokens_per_step: f64,
 }
 
-impl Drafts {
-    fn between(before: Speculation, after: Speculation) -> Option<Self> {
-        let steps = after.steps - before.steps;
-        let (drafted, accepted) = (after.drafted - before.drafted, after.accepted - before.accepted);
-        let tokens_per_step = 1.0 + accepted as f64 / steps as f64;
-        (steps > 0).then_some(Self { drafted, accepted, tokens_per_step })
+impl Drafted {
+    fn of(tally: &Tally) -> Option<Self> {
+        let Tally { draft_steps, drafted, accepted, .. } = *tally;
+        let tokens_per_step = 1.0 + accepted as f64 / draft_steps as f64;
+        (draft_steps > 0).then_some(Self { drafted, accepted, tokens_per_step })
     }
 
     fn summary(&self) -> String {
@@ -180,12 +181,11 @@ impl Report {
 
 /// A loaded model with what is needed to answer.
 pub(crate) struct Session {
-    pub(crate) loaded: Loaded,
-    pub(crate) context: Context,
+    pub(crate) loaded: Loaded<Runner>,
     pub(crate) sampling: Sampling,
     pub(crate) predict: usize,
     /// Tokens that end an answer.
-    pub(crate) ends: Vec<u32>,
+    pub(crate) ends: Arc<[u32]>,
     /// How the model marks the parts of an answer; `None`: all is text.
     pub(crate) dialect: Option<Dialect>,
     /// What it may call.
@@ -248,17 +248,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let config = if drafts == 0 { config.without_draft() } else { config };
     let rows = if is_cpu { CPU_ROWS } else { ROWS };
     let capacity = Capacity { logits: 1 + drafts, ..capacity(rows, 1, context) };
-    let mut loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
-    loaded.engine.set_draft_max(drafts);
-    loaded.engine.set_between_chunks(progress::of_prompt());
+    let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
+    let loaded = loaded.scheduled(1, if drafts == 0 { Drafts::None } else { Drafts::Block(drafts) });
     loaded.print_summary();
     print_sampling(&sampling);
-    let context = loaded.engine.open();
     let predict = args.predict.unwrap_or(if source == Source::Demo { demo::PREDICT } else { usize::MAX });
     let ends = tokenizer.as_ref().filter(|_| !args.ignore_eos).map(|t| t.end_of_generation().to_vec());
     let dialect = template.as_ref().map(ChatTemplate::dialect);
     let ends = ends.unwrap_or_default();
-    let mut session = Session { loaded, context, sampling, predict, ends, dialect, tools };
+    let mut session = Session { loaded, sampling, predict, ends: ends.into(), dialect, tools };
     let question = match (question, &tokenizer, template) {
         (Some(question), _, template) => {
             if let Some(text) = prompt.filter(|_| template.is_none() && !args.json) {
@@ -452,11 +450,7 @@ impl Session {
         streaming: bool,
     ) -> Result<Report, Error> {
         let ids = question.ids.as_slice();
-        check(ids, &self.loaded.config, self.loaded.engine.capacity().context)?;
-        let prompt_tokens = ids.len();
-        let held = self.context.tokens().iter().zip(ids).take_while(|(a, b)| a == b).count();
-        // The last token is run in any case: its logits are wanted.
-        let cached_tokens = held.min(prompt_tokens.saturating_sub(1));
+        check(ids, &self.loaded.config, self.loaded.capacity.context)?;
         let parser = self.dialect.map(|d| OutputParser::new(d, Tools::of(&self.tools), question.opens_reasoning));
         // The parser knows marks by their spelling.
         let has_marks = self.dialect.is_some_and(|dialect| dialect != Dialect::Plain);
@@ -466,41 +460,43 @@ impl Session {
         let mut tokens = Vec::new();
         let (started, mut first) = (Instant::now(), None);
         let _answer = Answer::begin();
-        let mut interrupted = false;
-        let on_token = |token: u32| {
-            first.get_or_insert_with(Instant::now);
-            if self.ends.contains(&token) {
-                return ControlFlow::Break(());
+        let mut request = Request::new(ids.to_vec(), self.predict, self.sampling);
+        let ends = self.ends.clone();
+        request.stop = ends.clone();
+        let prompt_tokens = ids.len();
+        let mut run_tokens = prompt_tokens;
+        let ended = self.run(request, |happened| {
+            match happened {
+                Happened::Prompt(done) => run_tokens = done,
+                Happened::Token(token) => {
+                    first.get_or_insert_with(Instant::now);
+                    if ends.contains(&token) {
+                        return ControlFlow::Continue(());
+                    }
+                    tokens.push(token);
+                    let piece = match &mut decoder {
+                        Some(decoder) => decoder.push(token),
+                        None if tokens.len() == 1 => token.to_string(),
+                        None => format!(",{token}"),
+                    };
+                    writer.write(&piece);
+                }
             }
-            tokens.push(token);
-            let piece = match &mut decoder {
-                Some(decoder) => decoder.push(token),
-                None if tokens.len() == 1 => token.to_string(),
-                None => format!(",{token}"),
-            };
-            writer.write(&piece);
-            interrupted = interrupt::is_pressed();
-            if interrupted || writer.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        let before = self.loaded.engine.speculation();
-        let generated = self.loaded.engine.generate(&mut self.context, ids, &self.sampling, self.predict, on_token);
-        let finish = generated.map_err(|error| match error {
-            EngineError::EmptyPrompt | EngineError::PromptTooLong { .. } => input(error),
-            _ => failure(error),
-        })?;
+            if writer.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let (reason, tally) = ended?;
         let ended = Instant::now();
-        // Nothing else stops a generation before its first token.
-        interrupted |= finish == Finish::Stopped && first.is_none();
-        let run_tokens = self.context.tokens().len().min(prompt_tokens).saturating_sub(cached_tokens);
         writer.write(&decoder.map(|d| d.finish()).unwrap_or_default());
         writer.end()?;
-        let finish = match finish {
-            _ if interrupted => "interrupted",
-            Finish::Stopped => "stop",
-            Finish::Length => "length",
-            Finish::ContextFull => "context full",
+        let finish = match reason {
+            Reason::Cancelled => "interrupted",
+            Reason::Stop => "stop",
+            Reason::Length if tokens.len() >= self.predict => "length",
+            Reason::Length => "context full",
+            Reason::NotNumbers => "no numbers",
         };
         let first = first.unwrap_or(ended);
+        let cached_tokens = tally.cached_tokens;
         Ok(Report {
             text: tokenizer.map(|_| writer.text),
             reasoning: writer.reasoning,
@@ -509,12 +505,54 @@ impl Session {
             finish,
             prompt_tokens,
             cached_tokens,
-            run_tokens,
+            run_tokens: run_tokens.saturating_sub(cached_tokens),
             prompt_seconds: (first - started).as_secs_f64(),
             generated_seconds: (ended - first).as_secs_f64(),
-            drafts: Drafts::between(before, self.loaded.engine.speculation()),
+            drafts: Drafted::of(&tally),
         })
     }
+
+    /// Runs one request to its end, which Ctrl-C or `on` may bring about.
+    fn run(
+        &mut self,
+        request: Request,
+        mut on: impl FnMut(Happened) -> ControlFlow<()>,
+    ) -> Result<(Reason, Tally), Error> {
+        if request.max_tokens == 0 {
+            let _ = on(Happened::Prompt(0));
+            return Ok((Reason::Length, Tally::default()));
+        }
+        let runner = &mut self.loaded.engine;
+        let total = request.prompt.len();
+        let id = runner.add(request).map_err(input)?;
+        let mut progress = OfPrompt::begin();
+        loop {
+            let mut is_wanted = !interrupt::is_pressed();
+            if let Some(done) = runner.prompt_done(id) {
+                progress.show(done, total);
+                is_wanted &= on(Happened::Prompt(done)).is_continue();
+            }
+            for event in runner.take_events() {
+                match event {
+                    Event::Token { token, .. } => is_wanted &= on(Happened::Token(token)).is_continue(),
+                    Event::Finished { reason, tally, .. } => {
+                        progress.end();
+                        return Ok((reason, tally));
+                    }
+                    Event::Started(_) | Event::PromptLogprobs(..) => {}
+                }
+            }
+            if is_wanted { runner.step(|_| ()).map_err(failure)? } else { runner.cancel(id) }
+        }
+    }
+}
+
+/// While a request runs.
+enum Happened {
+    /// So many tokens of its prompt are run.
+    Prompt(usize),
+    /// It was given a token.
+    Token(u32),
 }
 
 impl Report {

@@ -75,6 +75,7 @@ impl Scheduler {
         let drawn = &results.tokens[last..];
         let accepted = drafts.iter().zip(drawn).take_while(|(draft, drawn)| draft == drawn).count();
         if !drafts.is_empty() {
+            sequence.tally.draft_steps += 1;
             sequence.tally.drafted += drafts.len();
             sequence.tally.accepted += accepted;
             self.figures.draft_steps += 1;

@@ -239,6 +239,12 @@ impl Scheduler {
         all.collect::<Vec<_>>().into_iter().for_each(|sequence| self.finish(sequence, Reason::Cancelled));
     }
 
+    /// How many tokens of a request's prompt are run; `None`: it waits, or it is over.
+    pub fn prompt_done(&self, id: RequestId) -> Option<usize> {
+        let sequence = &self.running[self.position_of(id)?];
+        Some(sequence.computed.min(sequence.prompt_tokens))
+    }
+
     /// Whether there is nothing to run and nothing to wait for.
     pub fn is_idle(&self) -> bool {
         self.queue.len() == 0 && self.running.is_empty() && self.in_flight.is_empty()

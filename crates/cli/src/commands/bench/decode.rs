@@ -9,7 +9,7 @@ use crate::load::{self, Loaded, ROWS, capacity};
 use crate::output::{self, mean_and_deviation};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tombolo_engine::{Context, EngineError};
+use tombolo_engine::{Context, Engine, EngineError};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Config, Sampling};
 
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &DecodeArgs) -> Result<ExitCode, Error> {
     let answer = (args.output == Format::Json).then(Answer::begin);
     let mut measured = || {
         for split in &splits {
-            let mut loaded = load::load(&gguf, &config, &args.device, split, capacity)?;
+            let mut loaded = load::load(&gguf, &config, &args.device, split, capacity)?.by_hand();
             loaded.engine.set_between_chunks(interrupt::between_chunks);
             loaded.print_summary();
             for &test in &tests {
@@ -144,7 +144,7 @@ fn splits(args: &DecodeArgs) -> Vec<SplitArgs> {
 }
 
 /// Nanoseconds of each repetition; `None` where Ctrl-C ended them.
-fn measure(loaded: &mut Loaded, test: Test, repetitions: usize) -> Result<Option<Vec<u64>>, Error> {
+fn measure(loaded: &mut Loaded<Engine>, test: Test, repetitions: usize) -> Result<Option<Vec<u64>>, Error> {
     // The warming run is short: it is there for page faults and caches, not for a figure.
     let warm = Test { prompt: test.prompt.min(ROWS), generate: test.generate.min(1), depth: 0 };
     let runs = std::iter::once(warm).chain(std::iter::repeat_n(test, repetitions));
@@ -160,7 +160,7 @@ fn measure(loaded: &mut Loaded, test: Test, repetitions: usize) -> Result<Option
     Ok(Some(samples))
 }
 
-fn once(loaded: &mut Loaded, test: Test) -> Result<u64, EngineError> {
+fn once(loaded: &mut Loaded<Engine>, test: Test) -> Result<u64, EngineError> {
     let vocabulary = loaded.config.vocabulary;
     let engine = &mut loaded.engine;
     let mut context = engine.open();
@@ -183,7 +183,12 @@ fn once(loaded: &mut Loaded, test: Test) -> Result<u64, EngineError> {
 }
 
 /// Runs tokens that no cache can have seen in this order; the one drawn after them.
-fn prefill(loaded: &mut Loaded, context: &mut Context, tokens: usize, vocabulary: usize) -> Result<u32, EngineError> {
+fn prefill(
+    loaded: &mut Loaded<Engine>,
+    context: &mut Context,
+    tokens: usize,
+    vocabulary: usize,
+) -> Result<u32, EngineError> {
     let start = context.tokens().len();
     let tokens: Vec<u32> = (start..start + tokens).map(|i| token(i, vocabulary)).collect();
     let output = loaded.engine.prefill(context, &tokens, &Sampling::GREEDY, false)?;
@@ -196,7 +201,7 @@ fn token(index: usize, vocabulary: usize) -> u32 {
     (mixed % vocabulary as u64) as u32
 }
 
-fn row(loaded: &Loaded, args: &DecodeArgs, test: Test, test_time: String, samples_ns: Vec<u64>) -> Row {
+fn row(loaded: &Loaded<Engine>, args: &DecodeArgs, test: Test, test_time: String, samples_ns: Vec<u64>) -> Row {
     let tokens = (test.prompt + test.generate) as f64;
     let rates: Vec<f64> = samples_ns.iter().map(|&ns| 1e9 * tokens / (ns.max(1) as f64)).collect();
     let times: Vec<f64> = samples_ns.iter().map(|&ns| ns as f64).collect();

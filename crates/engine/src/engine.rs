@@ -1,7 +1,8 @@
-//! The loop from a prompt to tokens: prefill in chunks, then one token a step.
+//! A model that is driven by hand: prompts and steps of contexts that the caller keeps. Benchmarks and comparisons do;
+//! requests go through the [`Runner`](crate::Runner).
 
 use crate::workers::Workers;
-use crate::{BlockPool, EngineError, Speculation};
+use crate::{BlockPool, EngineError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tombolo_model::{BLOCK_TOKENS, Backend, Before, Capacity, Row, Sampling, Sequence, Step, StepOutput, Token};
@@ -13,27 +14,14 @@ pub struct Shape {
     pub vocabulary: usize,
     /// KV groups.
     pub groups: usize,
-    /// It has a block that drafts tokens.
-    pub drafts: bool,
-}
-
-/// Why a generation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// The caller's callback broke off: a stop token, a stop string, a cancel.
-    Stopped,
-    /// As many tokens as were asked for.
-    Length,
-    /// The context is full.
-    ContextFull,
 }
 
 /// One sequence: the tokens whose keys and values are in the cache, and the blocks that hold them. It belongs to the
 /// engine that made it and must be given back with [`Engine::close`].
 #[derive(Debug)]
 pub struct Context {
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) tables: Vec<Vec<u32>>,
+    tokens: Vec<u32>,
+    tables: Vec<Vec<u32>>,
 }
 
 impl Context {
@@ -46,17 +34,14 @@ impl Context {
 /// A model that runs: its ranks and its KV blocks.
 pub struct Engine {
     workers: Workers,
-    pub(crate) shape: Shape,
-    pub(crate) capacity: Capacity,
+    shape: Shape,
+    capacity: Capacity,
     pools: Vec<BlockPool>,
     /// Steps that were submitted and not collected.
     in_flight: usize,
     /// What the last step leaves to the next.
     before: Before,
     overlaps: bool,
-    /// Most tokens that are drafted for a step.
-    pub(crate) draft_max: usize,
-    pub(crate) speculation: Speculation,
     between_chunks: Box<dyn FnMut(usize, usize) -> ControlFlow<()> + Send>,
 }
 
@@ -73,15 +58,12 @@ impl Engine {
             in_flight: 0,
             before: Before::default(),
             overlaps,
-            draft_max: 0,
-            speculation: Speculation::default(),
             between_chunks: Box::new(|_, _| ControlFlow::Continue(())),
         }
     }
 
     /// Asks `go_on` before every chunk of a prompt, with how many of its tokens were run and how many there are; breaking
-    /// off ends the generation as [`Finish::Stopped`]. It is told when all were run, too. Between tokens the caller of
-    /// [`Engine::generate`] is asked anyway.
+    /// off ends it as [`EngineError::Cancelled`]. It is told when all were run, too.
     pub fn set_between_chunks(&mut self, go_on: impl FnMut(usize, usize) -> ControlFlow<()> + Send + 'static) {
         self.between_chunks = Box::new(go_on);
     }
@@ -139,7 +121,7 @@ impl Engine {
     }
 
     /// Makes room for `tokens` tokens in all.
-    pub(crate) fn reserve(&mut self, context: &mut Context, tokens: usize) -> Result<(), EngineError> {
+    fn reserve(&mut self, context: &mut Context, tokens: usize) -> Result<(), EngineError> {
         let blocks = tokens.div_ceil(BLOCK_TOKENS);
         for (table, pool) in context.tables.iter_mut().zip(&mut self.pools) {
             while table.len() < blocks {
@@ -161,18 +143,6 @@ impl Engine {
         sampling: &Sampling,
         full_logits: bool,
     ) -> Result<StepOutput, EngineError> {
-        Ok(self.prefill_drafting(context, tokens, sampling, full_logits, 0)?.0)
-    }
-
-    /// The same, and drafts of what comes after the token that was drawn, for a generation of `max_tokens`.
-    fn prefill_drafting(
-        &mut self,
-        context: &mut Context,
-        tokens: &[u32],
-        sampling: &Sampling,
-        full_logits: bool,
-        max_tokens: usize,
-    ) -> Result<(StepOutput, Vec<u32>), EngineError> {
         if tokens.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
@@ -182,7 +152,7 @@ impl Engine {
         }
         self.reserve(context, total)?;
         let chunk = if full_logits { self.capacity.rows.min(self.capacity.logits) } else { self.capacity.rows };
-        let (mut all, mut drafts) = (StepOutput::default(), Vec::new());
+        let mut all = StepOutput::default();
         let mut left = tokens.len();
         for part in tokens.chunks(chunk) {
             if (self.between_chunks)(tokens.len() - left, tokens.len()).is_break() {
@@ -201,83 +171,11 @@ impl Engine {
             let sequences = vec![Sequence { tables: context.tables.clone() }];
             let output = self.run(Step { rows: rows.collect(), sequences, full_logits, ..Step::default() })?;
             context.tokens.extend_from_slice(part);
-            if self.draft_max > 0 {
-                let following = if last { output.tokens[output.tokens.len() - 1] } else { tokens[tokens.len() - left] };
-                let next: Vec<u32> = part[1..].iter().copied().chain([following]).collect();
-                let wanted = if last { self.drafts_wanted(context, max_tokens) } else { 0 };
-                drafts = self.draft(context, first, &next, sampling, wanted)?;
-            }
             all.tokens = output.tokens;
             all.logits.extend(output.logits);
         }
         let _ = (self.between_chunks)(tokens.len(), tokens.len());
-        Ok((all, drafts))
-    }
-
-    /// Generates up to `max_tokens` tokens after `prompt`, handing each to `on_token` as soon as it is known. What the
-    /// context already holds of the prompt is not run again.
-    pub fn generate(
-        &mut self,
-        context: &mut Context,
-        prompt: &[u32],
-        sampling: &Sampling,
-        max_tokens: usize,
-        mut on_token: impl FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<Finish, EngineError> {
-        // At least one token must be run, for its logits.
-        let same = context.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        self.truncate(context, same.min(prompt.len().saturating_sub(1)));
-        let rest = &prompt[context.tokens.len()..];
-        if max_tokens == 0 {
-            return Ok(Finish::Length);
-        }
-        let (output, drafts) = match self.prefill_drafting(context, rest, sampling, false, max_tokens) {
-            Err(EngineError::Cancelled) => return Ok(Finish::Stopped),
-            output => output?,
-        };
-        let mut token = output.tokens[0];
-        if self.draft_max > 0 {
-            return self.generate_speculating(context, token, drafts, sampling, max_tokens, on_token);
-        }
-        let room = self.capacity.context - context.tokens.len();
-        let overlap = self.overlaps && sampling.is_greedy();
-        // Token number `n` is drawn by step `n - 1`; with overlap that step was started before the token before it was
-        // seen, and its result is thrown away where the generation ends there.
-        for n in 1.. {
-            let finish = if n == max_tokens { Some(Finish::Length) } else { (n > room).then_some(Finish::ContextFull) };
-            if on_token(token).is_break() {
-                self.drain()?;
-                return Ok(Finish::Stopped);
-            }
-            if let Some(finish) = finish {
-                self.drain()?;
-                return Ok(finish);
-            }
-            if self.in_flight == 0 {
-                self.submit_next(&mut [context], &[Token::Host(token)], sampling)?;
-            }
-            if overlap && n + 1 < max_tokens && n < room {
-                self.reserve(context, context.tokens.len() + 2)?;
-                self.submit_ahead(context, sampling)?;
-            }
-            let output = self.collect()?;
-            context.tokens.push(token);
-            token = output.tokens[0];
-        }
-        unreachable!("the loop ends by length")
-    }
-
-    /// Starts the step after the one in flight, from the token that the device will draw there.
-    fn submit_ahead(&mut self, context: &Context, sampling: &Sampling) -> Result<(), EngineError> {
-        let row = Row {
-            token: Token::Prev(0),
-            position: context.tokens.len() as u32 + 1,
-            sequence: 0,
-            sample: Some(*sampling),
-            draft: false,
-        };
-        let sequences = vec![Sequence { tables: context.tables.clone() }];
-        self.submit(Step { rows: vec![row], sequences, ..Step::default() })
+        Ok(all)
     }
 
     /// Starts a step of one row per context; the caller pushes the tokens when it knows them.
@@ -340,12 +238,5 @@ impl Engine {
             }
         }
         Ok(tokens)
-    }
-
-    fn drain(&mut self) -> Result<(), EngineError> {
-        while self.in_flight > 0 {
-            self.collect()?;
-        }
-        Ok(())
     }
 }
