@@ -408,7 +408,8 @@ impl Session {
         let held = self.context.tokens().iter().zip(ids).take_while(|(a, b)| a == b).count();
         // The last token is run in any case: its logits are wanted.
         let cached_tokens = held.min(prompt_tokens.saturating_sub(1));
-        let parser = self.dialect.map(|d| OutputParser::new(d, Tools::of(&self.tools), question.opens_reasoning));
+        let tools = Tools::of(&self.tools.as_slice().into());
+        let parser = self.dialect.map(|d| OutputParser::new(d, tools, question.opens_reasoning));
         // The parser knows marks by their spelling.
         let has_marks = self.dialect.is_some_and(|dialect| dialect != Dialect::Plain);
         let stream = |t: &'t Tokenizer| if has_marks { t.stream().with_control() } else { t.stream() };
@@ -450,7 +451,6 @@ impl Session {
             Finish::Length => "length",
             Finish::ContextFull => "context full",
         };
-        let first = first.unwrap_or(ended);
         Ok(Report {
             text: tokenizer.map(|_| writer.text),
             reasoning: writer.reasoning,
@@ -460,8 +460,8 @@ impl Session {
             prompt_tokens,
             cached_tokens,
             run_tokens,
-            prompt_seconds: (first - started).as_secs_f64(),
-            generated_seconds: (ended - first).as_secs_f64(),
+            prompt_seconds: (first.unwrap_or(ended) - started).as_secs_f64(),
+            generated_seconds: (ended - first.unwrap_or(ended)).as_secs_f64(),
         })
     }
 }

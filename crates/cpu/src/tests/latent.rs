@@ -124,8 +124,8 @@ fn case(random: &mut Random) -> Case {
     }
     let selected = (0..POSITIONS).flat_map(|position| {
         // Every other one, counted from an end that differs by row; as far as there are so many.
-        let mut chosen: Vec<u32> = (0..=position as u32).filter(|p| (p + position as u32) % 2 == 0).collect();
-        chosen.extend((0..=position as u32).filter(|p| (p + position as u32) % 2 == 1));
+        let mut chosen: Vec<u32> = (0..=position as u32).filter(|p| (p + position as u32).is_multiple_of(2)).collect();
+        chosen.extend((0..=position as u32).filter(|p| !(p + position as u32).is_multiple_of(2)));
         chosen.resize(TOP_K, 0);
         chosen.sort_unstable();
         chosen
