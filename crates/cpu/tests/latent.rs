@@ -252,8 +252,9 @@ fn in_type(gguf: &Gguf, ty: TensorType) -> (Arc<Gguf>, f64) {
     (rounded, (error / size).sqrt())
 }
 
-/// What a type's rounding costs a whole model grows with that rounding and with nothing else. Where it changes which
-/// experts or positions are chosen, a position's logits are quite different ones: the median position counts.
+/// What a type's rounding costs a whole model grows with that rounding and with nothing else: random weights multiply it
+/// by 2 to 9, in every type alike. Where it changes which experts are chosen, a position's logits are quite different
+/// ones: the median position counts. (Nothing writes Q2_K and Q3_K.)
 #[test]
 fn a_type_costs_what_its_rounding_costs() {
     use TensorType::{BF16, IQ4_NL, IQ4_XS, MXFP4, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
@@ -288,7 +289,7 @@ fn a_type_costs_what_its_rounding_costs() {
                 println!("{name} in {ty}, {arith:?}: weights off by {type_error:.5}, logits by {error:.5}");
                 // Activations in 8 bits have an error of their own.
                 let own = if arith == Arith::Production { 0.02 } else { 0.0 };
-                if !(0.2 * type_error..=5.0 * (type_error + own)).contains(&error) {
+                if !(type_error..=10.0 * (type_error + own)).contains(&error) {
                     wrong.push(format!("{name} in {ty}, {arith:?}: {error}, weights {type_error}"));
                 }
             }

@@ -192,6 +192,8 @@ fn answer(
     // A template may open the reasoning in a prompt, and leave it out of a turn that has none.
     let shared = asked.text().char_indices().zip(whole.chars()).take_while(|((_, a), b)| a == b).last();
     let at = shared.map_or(0, |((at, c), _)| at + c.len_utf8());
+    // A marker that both begin alike is one as a whole.
+    let at = whole[..at].rfind('<').filter(|&tag| !whole[tag..at].contains('>')).unwrap_or(at);
     let written = &whole[at..];
     let end = ENDS.iter().filter_map(|end| written.find(end)).min().unwrap_or(written.len());
     let opens = asked.opens_reasoning() && at == asked.text().len();
