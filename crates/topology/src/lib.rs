@@ -1,0 +1,12 @@
+//! Machines: which GPUs a computer has and what connects them. Here: the plain data, the parsers that read it from
+//! pasted text, the discovery that reads it from the machine itself, and the verdicts that follow from it.
+//!
+//! No kernel is run, no model is known and nothing is printed here.
+
+#![forbid(unsafe_code)]
+
+pub mod link;
+pub mod machine;
+
+pub use link::{LinkClass, P2pState, Pairs, pcie_gb_s};
+pub use machine::{Gpu, Host, Iommu, Machine, NumaNode, Pcie, Uplink};
