@@ -4,7 +4,7 @@ use super::{Fault, File};
 use toml::Table;
 
 /// The crates and what each may use. Test-only dependencies are free: an oracle may sit anywhere.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("gguf", &[]),
     ("text", &["gguf"]),
     ("model", &["gguf"]),
@@ -12,8 +12,9 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("collective", &["topology"]),
     ("cpu", &["collective", "gguf", "model"]),
     ("cuda", &["collective", "gguf", "model"]),
+    ("ceiling", &["collective", "gguf", "model", "topology"]),
     ("engine", &["gguf", "model", "text"]),
-    ("cli", &["collective", "cpu", "cuda", "engine", "gguf", "model", "text", "topology"]),
+    ("cli", &["ceiling", "collective", "cpu", "cuda", "engine", "gguf", "model", "text", "topology"]),
 ];
 /// Libraries that few crates may use. `cpu` maps memory, never a file.
 const OWNED: [(&str, &[&str]); 4] =
