@@ -4,8 +4,8 @@
 use tombolo_ceiling::links::{Params, calibrate, rows};
 
 fn main() {
-    let (rows, start) = (rows::stored(), Params::stored());
-    let points = calibrate::left_out(&rows, &start);
+    let (rows, stored) = (rows::stored(), Params::stored());
+    let points = calibrate::left_out(&rows, &stored);
     println!(
         "{:<42} {:<14} {:>9} {:>9} {:>10} {:>7}  section",
         "machine (left out)", "what", "bytes", "measured", "predicted", "error"
@@ -32,8 +32,22 @@ fn main() {
     median("simulated schedules", &|p| !p.nccl);
     median("NCCL's model", &|p| p.nccl);
     let all: Vec<_> = rows.iter().collect();
+    let fitted = calibrate::fit(&all, &stored);
+    println!("\nin sample: priors, stored, fitted to all rows");
+    for row in &rows {
+        for &(bytes, us) in &row.points {
+            let of = |params: &Params| row.predict(bytes, params);
+            let (prior, now, fit) = (of(&stored.priors()), of(&stored), of(&fitted));
+            println!("{:<42} {:<14} {bytes:>9} {us:>9.1} {prior:>9.1} {now:>9.1} {fit:>9.1}", row.on, row.what.name());
+        }
+    }
     println!("\ncosts with all rows:");
-    for (cost, before, after) in calibrate::moved(&start, &calibrate::fit(&all, &start)) {
-        println!("{:<20} stored {before:>8.3}  fitted {after:>8.3}  {}", cost.key(), start.why(cost));
+    for (cost, prior, _) in stored.free() {
+        let (before, after) = (stored.get(cost), fitted.get(cost));
+        println!(
+            "{:<20} prior {prior:>7.3}  stored {before:>7.3}  fitted {after:>7.3}  {}",
+            cost.key(),
+            stored.why(cost)
+        );
     }
 }

@@ -5,4 +5,15 @@
 //! Here: figures. What they look like on a screen is the command's business; what a machine is, `topology`'s.
 #![forbid(unsafe_code)]
 
+pub mod advice;
+pub mod budget;
+pub mod compare;
+mod constants;
 pub mod links;
+pub mod outside;
+pub mod placement;
+pub mod reduce;
+pub mod shape;
+pub mod step;
+
+pub use constants::{Constants, Figure};

@@ -7,9 +7,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Factors that a cost is tried at, coarse to fine.
-const STEPS: [f64; 4] = [1.4, 1.15, 1.05, 1.02];
+const STEPS: [f64; 4] = [1.2, 1.1, 1.05, 1.02];
+/// Beyond this a point is taken for one that something else decides.
+const OUTLIER: f64 = 0.36;
 /// Rounds over all costs at each step.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 4;
 
 /// One point, measured and predicted.
 #[derive(Clone, Debug, Serialize)]
@@ -36,59 +38,80 @@ pub struct Point {
     pub assumed: String,
 }
 
-/// The costs that predict these rows best: coordinate descent on the mean over machines of the mean over points of
-/// `|ln(predicted / measured)|`, capped, so that neither a machine with many points nor one outlier decides.
-pub fn fit(rows: &[&Row], start: &Params) -> Params {
-    let free = start.free();
-    let mut best = start.clone();
-    let mut best_loss = loss(rows, &best);
-    for step in STEPS {
-        for _ in 0..ROUNDS {
-            let before = best_loss;
-            for &(cost, within) in &free {
-                for factor in [step, 1.0 / step] {
-                    let value = best.get(cost) * factor;
-                    if !(1.0 / within..=within).contains(&(value / start.get(cost))) {
-                        continue;
-                    }
-                    let tried = best.with(cost, value);
-                    let found = loss(rows, &tried);
-                    if found < best_loss {
-                        (best, best_loss) = (tried, found);
-                        break;
-                    }
+/// The costs that predict these rows best: the mean over machines, each with the weight of the
+/// root of its points, of the mean over points of `ln(predicted / measured)²`, capped, so that neither a machine with many
+/// points nor one outlier decides. Found one
+/// cost at a time, in ever finer steps.
+///
+/// Starts from the priors, so that nothing is left of rows that are not given.
+pub fn fit(rows: &[&Row], stored: &Params) -> Params {
+    let mut search = Search { rows, free: stored.free(), loss: f64::INFINITY, best: stored.priors() };
+    search.loss = loss(rows, &search.best);
+    search.one_at_a_time();
+    search.best
+}
+
+struct Search<'a> {
+    rows: &'a [&'a Row],
+    free: Vec<(Cost, f64, f64)>,
+    best: Params,
+    loss: f64,
+}
+
+impl Search<'_> {
+    fn try_out(&mut self, tried: Params) -> bool {
+        let within =
+            |&(cost, prior, within): &(Cost, f64, f64)| (1.0 / within..=within).contains(&(tried.get(cost) / prior));
+        if !self.free.iter().all(within) {
+            return false;
+        }
+        let found = loss(self.rows, &tried);
+        let better = found < self.loss;
+        if better {
+            (self.best, self.loss) = (tried, found);
+        }
+        better
+    }
+
+    fn one_at_a_time(&mut self) {
+        for step in STEPS {
+            for _ in 0..ROUNDS {
+                let before = self.loss;
+                for cost in self.free.iter().map(|f| f.0).collect::<Vec<_>>() {
+                    let value = self.best.get(cost);
+                    let _ = self.try_out(self.best.with(cost, value * step))
+                        || self.try_out(self.best.with(cost, value / step));
                 }
-            }
-            if best_loss >= before {
-                break;
+                if self.loss >= before {
+                    break;
+                }
             }
         }
     }
-    best
 }
 
 fn loss(rows: &[&Row], params: &Params) -> f64 {
     let mut machines: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for row in rows {
         for &(bytes, us) in &row.points {
-            let error = (row.predict(bytes, params) / us).ln().abs().min(1.0);
+            let error = (row.predict(bytes, params) / us).ln().powi(2).min(OUTLIER);
             let found = machines.entry(&row.on).or_default();
             *found = (found.0 + error, found.1 + 1);
         }
     }
-    let count = machines.len().max(1) as f64;
-    machines.into_values().map(|(sum, n)| sum / n as f64).sum::<f64>() / count
+    let weights: f64 = machines.values().map(|&(_, n)| (n as f64).sqrt()).sum();
+    machines.into_values().map(|(sum, n)| sum / (n as f64).sqrt()).sum::<f64>() / weights.max(1.0)
 }
 
 /// Every point, predicted by costs that were calibrated without its machine.
-pub fn left_out(rows: &[Row], start: &Params) -> Vec<Point> {
+pub fn left_out(rows: &[Row], stored: &Params) -> Vec<Point> {
     let mut machines: Vec<&str> = rows.iter().map(|r| r.on.as_str()).collect();
     machines.sort_unstable();
     machines.dedup();
     let mut points = Vec::new();
     for machine in machines {
         let others: Vec<&Row> = rows.iter().filter(|r| r.on != machine).collect();
-        let params = fit(&others, start);
+        let params = fit(&others, stored);
         for row in rows.iter().filter(|r| r.on == machine) {
             points.extend(row.points.iter().map(|&(bytes, us)| point(row, bytes, us, &params)));
         }
@@ -118,9 +141,4 @@ pub fn median_error<'a>(points: impl Iterator<Item = &'a Point>) -> Option<f64> 
     errors.sort_by(f64::total_cmp);
     let n = errors.len();
     Some((errors.get(n.checked_sub(1)? / 2)? + errors.get(n / 2)?) / 2.0)
-}
-
-/// The costs that calibration moved, in the order of their names: name, before, after.
-pub fn moved(before: &Params, after: &Params) -> Vec<(Cost, f64, f64)> {
-    before.free().into_iter().map(|(cost, _)| (cost, before.get(cost), after.get(cost))).collect()
 }

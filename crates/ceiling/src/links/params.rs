@@ -35,6 +35,10 @@ costs! {
     LatencyPinned = "latency_pinned",
     /// Every call.
     Call = "call",
+    /// Every call of a kernel whose flags are in its data.
+    CallPush = "call_push",
+    /// What was marked as not come yet is marked so again.
+    Clear = "clear",
     /// Every dependent hop.
     Poll = "poll",
     /// One block, 1000 bytes of the own part.
@@ -47,6 +51,8 @@ costs! {
     Fused = "fused",
     /// Of the PCIe rate.
     PcieEfficiency = "pcie_efficiency",
+    /// Of the PCIe rate, by reads of pinned host memory.
+    PinnedRead = "pinned_read",
     /// Of the NVLink rate.
     NvlinkEfficiency = "nvlink_efficiency",
     /// Between two sockets.
@@ -86,8 +92,7 @@ pub enum Source {
 struct Entry {
     value: f64,
     source: Source,
-    #[serde(default)]
-    fit: bool,
+    prior: Option<f64>,
     #[serde(default = "one")]
     within: f64,
     why: String,
@@ -137,9 +142,14 @@ impl Params {
         other
     }
 
-    /// What calibration may move, with the factor around the stored figure within which it may.
-    pub fn free(&self) -> Vec<(Cost, f64)> {
-        self.entries.iter().filter(|(_, e)| e.fit).map(|(&cost, e)| (cost, e.within)).collect()
+    /// What calibration may move: from where, and by which factor at most.
+    pub fn free(&self) -> Vec<(Cost, f64, f64)> {
+        self.entries.iter().filter_map(|(&cost, e)| Some((cost, e.prior?, e.within))).collect()
+    }
+
+    /// The same with all that calibration may move where it was before.
+    pub fn priors(&self) -> Self {
+        self.free().into_iter().fold(self.clone(), |params, (cost, prior, _)| params.with(cost, prior))
     }
 }
 
@@ -153,7 +163,7 @@ mod tests {
         for &cost in Cost::ALL {
             assert!(params.get(cost) > 0.0 && !params.why(cost).is_empty(), "{}", cost.key());
         }
-        for (cost, within) in params.free() {
+        for (cost, _, within) in params.free() {
             assert!(within > 1.0, "{}", cost.key());
             // What was published by somebody stays what it is.
             assert_ne!(params.source(cost), Source::Published, "{}", cost.key());

@@ -81,6 +81,8 @@ struct Run<'a> {
     level: Vec<usize>,
     free: BTreeMap<Resource, f64>,
     arrived: Vec<Option<f64>>,
+    /// Hops whose data their receiver has read.
+    seen: Vec<bool>,
     clock: Vec<f64>,
     /// Chips whose writes to elsewhere collapse, by level.
     collapsing: BTreeSet<(usize, usize)>,
@@ -106,6 +108,7 @@ impl<'a> Run<'a> {
             level,
             free: BTreeMap::new(),
             arrived: vec![None; hops],
+            seen: vec![false; hops],
             clock: vec![stage; schedule.ranks],
             collapsing: BTreeSet::new(),
         };
@@ -148,7 +151,9 @@ impl<'a> Run<'a> {
             next[rank] += 1;
         }
         let end = (0..orders.len()).map(|rank| self.end(rank)).fold(0.0, f64::max);
-        (self.params.get(Cost::Call) + end + self.after_the_sum(), !self.collapsing.is_empty())
+        let pulls = self.schedule.hops.iter().any(|hop| hop.by == Move::Pull);
+        let call = if self.style.fence || pulls { Cost::Call } else { Cost::CallPush };
+        (self.params.get(call) + end + self.after_the_sum(), !self.collapsing.is_empty())
     }
 
     /// When a rank can do a hop: what it waits for has arrived and was read.
@@ -156,30 +161,29 @@ impl<'a> Run<'a> {
         self.all_here(self.clock[rank], &self.schedule.hops[hop].after)
     }
 
+    /// What was read before costs nothing again.
     fn all_here(&self, clock: f64, hops: &[usize]) -> Option<f64> {
-        let mut at = clock;
-        let mut read = 0.0;
+        let (mut at, mut read, mut fresh) = (clock, 0.0, 0);
         for &hop in hops {
             at = at.max(self.arrived[hop]?);
-            read += 0.5 * self.block_us(hop);
+            if !self.seen[hop] {
+                read += 0.5 * self.block_us(hop);
+                fresh += 1;
+            }
         }
-        // Reading overlaps with arriving but for the last piece.
-        let last = read / hops.len().max(1) as f64;
-        Some(if hops.is_empty() { at } else { (clock + read).max(at + last) + self.params.get(Cost::Poll) })
+        if fresh == 0 {
+            return Some(at);
+        }
+        // Reading overlaps with arriving but for what comes last.
+        Some((clock + read).max(at + read / fresh as f64) + self.params.get(Cost::Poll))
     }
 
     /// When a rank has the sum of every piece.
     fn end(&self, rank: usize) -> f64 {
-        let into = |(_, hop): &(usize, _)| {
-            let hop: &tombolo_collective::schedule::Hop = hop;
-            hop.to == rank && hop.by != Move::Announce
-        };
-        let hops: Vec<usize> = self.schedule.hops.iter().enumerate().filter(into).map(|(i, _)| i).collect();
-        // What an owner has read to send a sum on it need not read again.
-        let used: BTreeSet<usize> =
-            self.schedule.hops.iter().filter(|h| h.actor() == rank).flat_map(|h| h.after.iter().copied()).collect();
-        let fresh: Vec<usize> = hops.into_iter().filter(|h| !used.contains(h)).collect();
-        self.all_here(self.clock[rank], &fresh).unwrap_or(f64::INFINITY)
+        let hops = self.schedule.hops.iter().enumerate();
+        let into = hops.filter(|(_, hop)| hop.to == rank && hop.by != Move::Announce);
+        let into: Vec<usize> = into.map(|(i, _)| i).collect();
+        self.all_here(self.clock[rank], &into).unwrap_or(f64::INFINITY)
     }
 
     fn after_the_sum(&self) -> f64 {
@@ -188,7 +192,8 @@ impl<'a> Run<'a> {
         let ranks = self.schedule.ranks;
         let farthest = (0..ranks).flat_map(|a| (0..ranks).map(move |b| meet(a, b))).fold(0.0, f64::max);
         let barrier = if self.style.end_barrier { farthest + self.params.get(Cost::Poll) } else { 0.0 };
-        fused + barrier
+        let sentinel = !self.style.fence && self.style.line < 2.0;
+        fused + barrier + if sentinel { self.params.get(Cost::Clear) } else { 0.0 }
     }
 
     /// Bytes of payload of a hop.
@@ -214,6 +219,8 @@ impl<'a> Run<'a> {
         debug_assert!(!matches!((by, payload), (Move::Pull, Payload::Prefix(_))));
         let issue = if by == Move::Push { 0.5 * self.block_us(i) } else { 0.0 };
         self.clock[rank] = at + issue;
+        let after = &self.schedule.hops[i].after;
+        after.iter().for_each(|&a| self.seen[a] = true);
         let bytes = self.payload(i) * self.style.line;
         // A read asks first; the request is on its way for a latency.
         let start = if by == Move::Pull { at + latency } else { at };
@@ -242,6 +249,10 @@ impl<'a> Run<'a> {
         let f = self.fabric;
         let (from, to) = (f.gpu[hop.from], f.gpu[hop.to]);
         let (out, into) = (f.port(from, wire, self.params), f.port(to, wire, self.params));
+        let into = match wire {
+            Wire::Pinned => f.port_gb_s[to] * self.params.get(Cost::PinnedRead),
+            _ => into,
+        };
         let nvlink = wire == Wire::Nvlink;
         let mut path = vec![(Resource::Out(from, nvlink), out)];
         if !nvlink {
