@@ -5,8 +5,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod gpus;
+pub mod limits;
 pub mod link;
 pub mod machine;
+pub mod read;
+mod tree;
 
 pub use link::{LinkClass, P2pState, Pairs, pcie_gb_s};
-pub use machine::{Gpu, Host, Iommu, Machine, NumaNode, Pcie, Uplink};
+pub use machine::{Gpu, Host, Iommu, Machine, NumaNode, P2p, P2pTest, Pcie, Uplink};
+pub use read::{ReadError, Source, read};
