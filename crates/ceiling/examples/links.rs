@@ -1,7 +1,8 @@
 //! Prints what the simulation of all-reduces predicts for every measured row, with costs that were calibrated without the
 //! row's machine, and the costs that all rows together give: `cargo run -p tombolo-ceiling --release --example links`.
 
-use tombolo_ceiling::links::{Params, calibrate, rows};
+use tombolo_ceiling::links::{Fabric, Params, Style, calibrate, rows, simulate};
+use tombolo_collective::schedule::Schedule;
 
 fn main() {
     let (rows, stored) = (rows::stored(), Params::stored());
@@ -33,6 +34,7 @@ fn main() {
     median("NCCL's model", &|p| p.nccl);
     let all: Vec<_> = rows.iter().collect();
     let fitted = calibrate::fit(&all, &stored);
+    two_cases(&fitted);
     println!("\nin sample: priors, stored, fitted to all rows");
     for row in &rows {
         for &(bytes, us) in &row.points {
@@ -49,5 +51,30 @@ fn main() {
             cost.key(),
             stored.why(cost)
         );
+    }
+}
+
+/// What schedules are chosen for: sockets that share an uplink, and switches whose posted writes collapse.
+fn two_cases(params: &Params) {
+    let sockets = Fabric::regular(8, 63.0, 4, 2);
+    let mut collapsing = Fabric::regular(8, 63.0, 2, 2);
+    collapsing.chip = (0..8).map(|gpu| Some(gpu / 4)).collect();
+    collapsing.collapses = true;
+    let schedules = [
+        Schedule::one_shot(8),
+        Schedule::staged_pull(8),
+        Schedule::two_shot(8),
+        Schedule::islands(&[vec![0, 1, 2, 3], vec![4, 5, 6, 7]]),
+        Schedule::islands(&[vec![0, 1], vec![2, 3], vec![4, 5], vec![6, 7]]),
+    ];
+    for (name, fabric) in
+        [("two sockets, four GPUs behind one uplink each", sockets), ("collapsing writes", collapsing)]
+    {
+        println!("\n{name}: us at 12 KB, 48 KB, 96 KB");
+        for schedule in schedules.iter().flatten() {
+            let us = |bytes| simulate(schedule, &fabric, bytes, Style::SENTINEL, params).us;
+            let (a, b, c) = (us(12_288), us(49_152), us(98_304));
+            println!("  {:<14} in {} pieces {a:>8.1} {b:>8.1} {c:>8.1}", schedule.kind.name(), schedule.pieces);
+        }
     }
 }

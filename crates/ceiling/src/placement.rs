@@ -105,12 +105,24 @@ pub struct Illegal {
     pub why: String,
 }
 
-/// A model as placements see it.
+/// A model as placements see it: its programs for every number of ranks, built once.
 pub struct Model<'a> {
     /// Header.
     pub gguf: &'a Gguf,
     /// Shape.
     pub config: &'a Config,
+    splits: Vec<Result<Vec<Program>, String>>,
+}
+
+impl<'a> Model<'a> {
+    /// Builds the programs of all sizes.
+    pub fn new(gguf: &'a Gguf, config: &'a Config) -> Self {
+        let programs = |size| {
+            let of = |rank| Program::build(gguf, config, Shard { rank, size });
+            (0..size).map(of).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())
+        };
+        Self { gguf, config, splits: (1..=tombolo_model::MAX_RANKS).map(programs).collect() }
+    }
 }
 
 /// What everything is computed from.
@@ -142,15 +154,13 @@ pub fn placements(
         return Err(PlanError::NoGpu);
     }
     let (mut found, mut illegal) = (Vec::new(), Vec::new());
-    for size in 1..=machine.len().min(tombolo_model::MAX_RANKS) {
-        let programs = (0..size).map(|rank| Program::build(model.gguf, model.config, Shard { rank, size }));
-        match programs.collect::<Result<Vec<_>, _>>() {
-            Err(error) => illegal.push(Illegal { tensor_parallel: size, why: error.to_string() }),
+    for (size, split) in (1..=machine.len()).zip(&model.splits) {
+        match split {
+            Err(why) => illegal.push(Illegal { tensor_parallel: size, why: why.clone() }),
             Ok(programs) => {
-                let at = At { model, machine, wish, basis, programs: &programs };
+                let at = At { model, machine, wish, basis, programs };
                 found.push(at.placement(false, 1)?);
-                let moe = model.config.experts.is_some();
-                if moe && size > 1 && !at.experts_are_whole() {
+                if model.config.experts.is_some() && size > 1 && !at.experts_are_whole() {
                     found.push(at.placement(true, 1)?);
                 }
                 let pipeline = machine.len() / size;

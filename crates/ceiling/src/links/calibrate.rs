@@ -1,7 +1,7 @@
 //! Calibration: the free costs are moved until the rows are predicted best; with one machine left out at a time, what is
 //! predicted for the one left out says how far a prediction can be trusted. Never per row.
 
-use super::rows::Row;
+use super::rows::{Prepared, Row};
 use super::{Cost, Params};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -45,14 +45,15 @@ pub struct Point {
 ///
 /// Starts from the priors, so that nothing is left of rows that are not given.
 pub fn fit(rows: &[&Row], stored: &Params) -> Params {
-    let mut search = Search { rows, free: stored.free(), loss: f64::INFINITY, best: stored.priors() };
-    search.loss = loss(rows, &search.best);
+    let rows: Vec<(&Row, Prepared)> = rows.iter().map(|row| (*row, row.prepared())).collect();
+    let best = stored.priors();
+    let mut search = Search { free: stored.free(), loss: loss(&rows, &best), best, rows };
     search.one_at_a_time();
     search.best
 }
 
 struct Search<'a> {
-    rows: &'a [&'a Row],
+    rows: Vec<(&'a Row, Prepared)>,
     free: Vec<(Cost, f64, f64)>,
     best: Params,
     loss: f64,
@@ -65,7 +66,7 @@ impl Search<'_> {
         if !self.free.iter().all(within) {
             return false;
         }
-        let found = loss(self.rows, &tried);
+        let found = loss(&self.rows, &tried);
         let better = found < self.loss;
         if better {
             (self.best, self.loss) = (tried, found);
@@ -90,11 +91,11 @@ impl Search<'_> {
     }
 }
 
-fn loss(rows: &[&Row], params: &Params) -> f64 {
+fn loss(rows: &[(&Row, Prepared)], params: &Params) -> f64 {
     let mut machines: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
-    for row in rows {
+    for (row, prepared) in rows {
         for &(bytes, us) in &row.points {
-            let error = (row.predict(bytes, params) / us).ln().powi(2).min(OUTLIER);
+            let error = (prepared.predict(bytes, params) / us).ln().powi(2).min(OUTLIER);
             let found = machines.entry(&row.on).or_default();
             *found = (found.0 + error, found.1 + 1);
         }

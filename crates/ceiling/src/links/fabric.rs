@@ -2,7 +2,7 @@
 //! machine, or of the few words by which a published row describes one.
 
 use super::{Cost, Params};
-use tombolo_topology::{LinkClass, Machine};
+use tombolo_topology::{LinkClass, Machine, pcie_gb_s};
 
 /// How two GPUs' transfers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,9 @@ impl Fabric {
         if let Some((rank, &gpu)) = gpus.iter().enumerate().find(|&(_, &gpu)| gpu >= count) {
             return Err(FabricError::NoGpu { rank, gpu, gpus: count });
         }
-        let port = |gpu: usize| machine.gpus[gpu].pcie.gb_s();
+        // Where the slot is not told, the card's own generation and all lanes.
+        let whole = |gpu: usize| pcie_gb_s(machine.gpus[gpu].pcie.gen_gpu?, 16);
+        let port = |gpu: usize| machine.gpus[gpu].pcie.gb_s().or_else(|| whole(gpu));
         let wire = |a: usize, b: usize| {
             let class = machine.class(gpus[a], gpus[b]).ok_or(FabricError::UnknownLink { a: gpus[a], b: gpus[b] })?;
             let allowed = machine.p2p_allowed(gpus[a], gpus[b]) != Some(false);

@@ -1,8 +1,9 @@
 //! Measured all-reduces (`data/rows.toml`), and what is predicted for each.
 
-use super::{Fabric, Nccl, Params, Style, Wire, nccl_us, simulate};
+use super::simulate::time_us;
+use super::{Fabric, Nccl, Params, Style, Wire, nccl_us};
 use serde::{Deserialize, Serialize};
-use tombolo_collective::schedule::Schedule;
+use tombolo_collective::schedule::{Schedule, ScheduleFault};
 use tombolo_topology::pcie_gb_s;
 
 const DATA: &str = include_str!("../../data/rows.toml");
@@ -146,19 +147,51 @@ impl Row {
 
     /// What the model predicts for `bytes`, in microseconds.
     pub fn predict(&self, bytes: usize, params: &Params) -> f64 {
+        self.prepared().predict(bytes, params)
+    }
+
+    /// All that does not depend on costs.
+    pub fn prepared(&self) -> Prepared {
         let fabric = self.fabric();
         let ranks = fabric.ranks();
-        let schedule = match self.what {
-            What::NcclLl => return nccl_us(&fabric, bytes, Nccl::Ll, params),
-            What::NcclLlPinned => return nccl_us(&fabric, bytes, Nccl::LlPinned, params),
-            What::NcclSimple => return nccl_us(&fabric, bytes, Nccl::Simple, params),
-            What::OneShot => Schedule::one_shot(ranks),
-            What::Pull => Schedule::staged_pull(ranks),
-            What::TwoShot => Schedule::two_shot(ranks),
-            What::Islands => Schedule::islands(&fabric.islands()),
+        let how = match self.what {
+            What::NcclLl => How::Nccl(Nccl::Ll),
+            What::NcclLlPinned => How::Nccl(Nccl::LlPinned),
+            What::NcclSimple => How::Nccl(Nccl::Simple),
+            What::OneShot => How::of(Schedule::one_shot(ranks)),
+            What::Pull => How::of(Schedule::staged_pull(ranks)),
+            What::TwoShot => How::of(Schedule::two_shot(ranks)),
+            What::Islands => How::of(Schedule::islands(&fabric.islands())),
         };
-        let schedule = schedule.expect("the data file is tested");
-        simulate(&schedule, &fabric, bytes, self.style(), params).us
+        Prepared { fabric, how, style: self.style() }
+    }
+}
+
+/// A row's machine and schedule, to predict with many costs.
+pub struct Prepared {
+    fabric: Fabric,
+    how: How,
+    style: Style,
+}
+
+enum How {
+    Nccl(Nccl),
+    Schedule(Schedule),
+}
+
+impl How {
+    fn of(schedule: Result<Schedule, ScheduleFault>) -> Self {
+        Self::Schedule(schedule.expect("the data file is tested"))
+    }
+}
+
+impl Prepared {
+    /// As [`Row::predict`].
+    pub fn predict(&self, bytes: usize, params: &Params) -> f64 {
+        match &self.how {
+            How::Nccl(nccl) => nccl_us(&self.fabric, bytes, *nccl, params),
+            How::Schedule(schedule) => time_us(schedule, &self.fabric, bytes, self.style, params),
+        }
     }
 }
 

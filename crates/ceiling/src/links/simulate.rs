@@ -60,6 +60,11 @@ pub fn simulate(schedule: &Schedule, fabric: &Fabric, bytes: usize, style: Style
     Simulated { us, latency_us, collapsed }
 }
 
+/// [`Simulated::us`] alone.
+pub(super) fn time_us(schedule: &Schedule, fabric: &Fabric, bytes: usize, style: Style, params: &Params) -> f64 {
+    Run::new(schedule, fabric, bytes, style, params).run().0
+}
+
 /// What serves one transfer after the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Resource {

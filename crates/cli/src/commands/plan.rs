@@ -134,8 +134,12 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Error> {
     let wish = wish(args)?;
     let gguf = model::open(name, args.quant.as_deref())?;
     let config = Config::from_gguf(&gguf).map_err(|e| input(format!("{}: {e}", name.display())))?;
-    let machine = machine::read(&args.machine, args.gpu.as_deref())?;
-    let plan = plan(args, &Model { gguf: &gguf, config: &config }, &machine, &wish, &basis)?;
+    // Observations often name the cards that the other files only number.
+    let record = args.compare.iter().filter(|path| !args.machine.is_empty() && machine::is_record(path));
+    let mut files = args.machine.clone();
+    files.extend(record.filter(|path| !args.machine.contains(path)).cloned().collect::<Vec<_>>());
+    let machine = machine::read(&files, args.gpu.as_deref())?;
+    let plan = plan(args, &Model::new(&gguf, &config), &machine, &wish, &basis)?;
     if args.json {
         print::json(&plan, &mut out)?;
     } else {
