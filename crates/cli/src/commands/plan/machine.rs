@@ -25,8 +25,8 @@ pub(super) fn read(paths: &[PathBuf], card: Option<&str>) -> Result<Machine, Err
 /// Gives every GPU without a name this one, and what is known of such cards.
 fn name_cards(machine: &mut Machine, name: &str) -> Result<(), Error> {
     let Some(card) = gpus::facts(name).and_then(|cards| cards.first().copied()) else {
-        let known: Vec<&str> = gpus::cards().iter().map(|c| c.name.as_str()).collect();
-        return Err(input(format!("--gpu {name}: no such card is known; known are {}", known.join(", "))));
+        let why = "no such card is known; it is called as nvidia-smi calls it, for example NVIDIA GeForce RTX 3090";
+        return Err(input(format!("--gpu {name}: {why}")));
     };
     for gpu in machine.gpus.iter_mut().filter(|gpu| gpu.name.is_none()) {
         gpu.name = Some(card.name.clone());

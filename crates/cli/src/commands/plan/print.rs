@@ -14,7 +14,7 @@ const BAR: usize = 24;
 /// Placements that are listed.
 const LISTED_MAX: usize = 16;
 
-type Result2 = std::io::Result<()>;
+type Written = std::io::Result<()>;
 
 pub(super) fn json(plan: &impl Serialize, out: &mut impl Write) -> Result<(), Error> {
     writeln!(out, "{}", serde_json::to_string_pretty(plan).map_err(failure)?)?;
@@ -60,7 +60,7 @@ pub(super) fn text(plan: &Plan, out: &mut impl Write) -> Result<(), Error> {
     Ok(())
 }
 
-fn head(plan: &Plan, out: &mut impl Write) -> Result2 {
+fn head(plan: &Plan, out: &mut impl Write) -> Written {
     let m = &plan.model;
     writeln!(
         out,
@@ -94,19 +94,13 @@ fn head(plan: &Plan, out: &mut impl Write) -> Result2 {
     writeln!(out, "all figures are predicted, from published and measured constants, unless they say otherwise\n")
 }
 
-fn listed(plan: &Plan, out: &mut impl Write) -> Result2 {
+fn listed(plan: &Plan, out: &mut impl Write) -> Written {
     let w = &plan.wish;
+    let memory = format!("memory a GPU at {} tokens, KV {}", w.context, w.kv);
     writeln!(
         out,
-        "{:<24} {:>8} {:>9} {:>5}  {:<48} {:<22} {:>8} {:>6}",
-        "placement",
-        "one user",
-        "many",
-        "seqs",
-        format!("memory a GPU at {} tokens, KV {}", w.context, w.kv),
-        "binding",
-        "context",
-        "batch"
+        "{:<24} {:>8} {:>9} {:>5}  {memory:<48} {:<22} {:>8} {:>6}",
+        "placement", "one user", "many", "seqs", "binding", "context", "batch"
     )?;
     for p in plan.placements.iter().take(LISTED_MAX) {
         let state = match (p.fits, p.cannot_run_yet) {
@@ -148,7 +142,7 @@ fn bar(m: &Memory) -> String {
     format!("[{filled}] {:>6.1} of {:.1} GiB", gib(used), gib(m.capacity))
 }
 
-fn step(title: &str, step: &StepTime, out: &mut impl Write) -> Result2 {
+fn step(title: &str, step: &StepTime, out: &mut impl Write) -> Written {
     writeln!(out, "\n{title}: {:.3} ms", step.ms)?;
     for t in step.terms.iter().filter(|t| t.ms > 0.0) {
         writeln!(out, "  {:<22} {:>8.3} ms {:>4.0} %  {}", t.name, t.ms, 100.0 * t.ms / step.ms, t.how)?;
@@ -156,7 +150,7 @@ fn step(title: &str, step: &StepTime, out: &mut impl Write) -> Result2 {
     Ok(())
 }
 
-fn comparison(c: &Comparison, out: &mut impl Write) -> Result2 {
+fn comparison(c: &Comparison, out: &mut impl Write) -> Written {
     writeln!(out, "\nobserved beside the ceiling of {}", c.placement)?;
     for o in &c.observations {
         writeln!(
@@ -181,7 +175,7 @@ fn comparison(c: &Comparison, out: &mut impl Write) -> Result2 {
     outside(&c.predictions, out)
 }
 
-fn outside(predictions: &[Outside], out: &mut impl Write) -> Result2 {
+fn outside(predictions: &[Outside], out: &mut impl Write) -> Written {
     writeln!(out, "\nhow far such predictions were off: steps that nothing here was fitted to")?;
     writeln!(out, "  {:>9} {:>9} {:>6}  what", "measured", "predicted", "error")?;
     for o in predictions {
@@ -207,7 +201,7 @@ pub(super) fn accuracy(a: &Accuracy, as_json: bool, out: &mut impl Write) -> Res
     Ok(accuracy_text(a, out)?)
 }
 
-fn accuracy_text(a: &Accuracy, out: &mut impl Write) -> Result2 {
+fn accuracy_text(a: &Accuracy, out: &mut impl Write) -> Written {
     writeln!(out, "\nall-reduces, each predicted with costs that were calibrated without its machine")?;
     writeln!(
         out,
