@@ -170,9 +170,9 @@ pub fn distinct(all: usize, top_k: usize, rows: usize) -> f64 {
 }
 
 /// Draws of the average of [`busiest`].
-const DRAWS: usize = 300;
+const DRAWS: usize = 200;
 /// From so many rows on every expert is chosen anyhow.
-const ROWS_DRAWN_MAX: usize = 512;
+const ROWS_DRAWN_MAX: usize = 64;
 
 /// The same, of the rank with most of them, where every rank holds `held` whole experts: a mean over draws from a fixed
 /// seed. For 8 of 256 over 8 ranks and one row it is 2.6.
@@ -274,6 +274,6 @@ mod tests {
         let busy = busiest(256, 32, 8, 1);
         assert!((2.4..2.8).contains(&busy), "{busy}");
         assert_eq!(busiest(256, 256, 8, 1), 8.0);
-        assert!(busiest(256, 32, 8, 512) <= 32.0);
+        assert_eq!(busiest(256, 32, 8, 512), 32.0);
     }
 }

@@ -111,7 +111,13 @@ pub struct Model<'a> {
     pub gguf: &'a Gguf,
     /// Shape.
     pub config: &'a Config,
-    splits: Vec<Result<Vec<Program>, String>>,
+    splits: Vec<Result<Split, String>>,
+}
+
+/// Programs of all ranks, and which of them reads most.
+struct Split {
+    programs: Vec<Program>,
+    heaviest: usize,
 }
 
 impl<'a> Model<'a> {
@@ -119,7 +125,9 @@ impl<'a> Model<'a> {
     pub fn new(gguf: &'a Gguf, config: &'a Config) -> Self {
         let programs = |size| {
             let of = |rank| Program::build(gguf, config, Shard { rank, size });
-            (0..size).map(of).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())
+            let programs = (0..size).map(of).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+            let heaviest = (0..size).max_by_key(|&rank| programs[rank].weight_bytes_per_token()).unwrap_or(0);
+            Ok(Split { programs, heaviest })
         };
         Self { gguf, config, splits: (1..=tombolo_model::MAX_RANKS).map(programs).collect() }
     }
@@ -157,8 +165,8 @@ pub fn placements(
     for (size, split) in (1..=machine.len()).zip(&model.splits) {
         match split {
             Err(why) => illegal.push(Illegal { tensor_parallel: size, why: why.clone() }),
-            Ok(programs) => {
-                let at = At { model, machine, wish, basis, programs };
+            Ok(Split { programs, heaviest }) => {
+                let at = At { model, machine, wish, basis, programs, heaviest: *heaviest };
                 found.push(at.placement(false, 1)?);
                 if model.config.experts.is_some() && size > 1 && !at.experts_are_whole() {
                     found.push(at.placement(true, 1)?);
@@ -181,6 +189,7 @@ struct At<'a> {
     wish: &'a Wish,
     basis: &'a Basis,
     programs: &'a [Program],
+    heaviest: usize,
 }
 
 impl At<'_> {
@@ -250,8 +259,14 @@ impl At<'_> {
     ) -> Result<(StepTime, Budget, AllReduce), PlanError> {
         let mut slowest: Option<(StepTime, Budget, AllReduce)> = None;
         let mut reduces: Option<AllReduce> = None;
-        for (program, &gpu) in self.programs.iter().zip(gpus) {
-            let (_, gb_s) = self.card(gpu)?;
+        let cards: Vec<f64> = gpus.iter().map(|&gpu| Ok(self.card(gpu)?.1)).collect::<Result<_, PlanError>>()?;
+        let alike = cards.windows(2).all(|w| w[0] == w[1]);
+        for (rank, (program, &gpu)) in self.programs.iter().zip(gpus).enumerate() {
+            // Of equal cards the one with most to read is the slowest.
+            if alike && rank != self.heaviest {
+                continue;
+            }
+            let gb_s = cards[rank];
             let budget = Budget::of(program, load);
             let reduce = reduces
                 .get_or_insert_with(|| reduce::best(fabric, budget.all_reduce_bytes, &self.basis.params))
