@@ -5,13 +5,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod discover;
 pub mod gpus;
 pub mod limits;
 pub mod link;
 pub mod machine;
 pub mod read;
 mod tree;
+pub mod verdicts;
 
+pub use discover::{Discovery, Look, discover};
 pub use link::{LinkClass, P2pState, Pairs, pcie_gb_s};
 pub use machine::{Gpu, Host, Iommu, Machine, NumaNode, P2p, P2pTest, Pcie, Uplink};
 pub use read::{ReadError, Source, read};
+pub use verdicts::{Evidence, Severity, Verdict, verdicts};
