@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod inspect;
 mod logits;
+mod plan;
 mod run;
 
 use crate::error::Error;
@@ -20,6 +21,8 @@ pub(crate) enum Command {
     Bench(bench::Bench),
     /// Show what is in a GGUF file
     Inspect(inspect::InspectArgs),
+    /// Show what a machine can do with a model at best, and which placement does it
+    Plan(plan::PlanArgs),
     /// Compute the logits of given tokens, for comparisons
     Logits(logits::LogitsArgs),
     /// Print a script that completes commands and options in a shell
@@ -32,6 +35,7 @@ impl Command {
             Command::Run(args) => run::run(&args),
             Command::Bench(bench) => bench::run(&bench),
             Command::Inspect(args) => inspect::run(&args),
+            Command::Plan(args) => plan::run(&args),
             Command::Logits(args) => logits::run(&args),
             Command::Completions(args) => completions::run(&args, crate::command_line()),
         }

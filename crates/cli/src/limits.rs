@@ -19,3 +19,7 @@ pub(crate) const LINE_CHARS_MAX: usize = 300;
 pub(crate) const NAME_CHARS_MAX: usize = 72;
 /// Warnings about a model file that are printed one by one.
 pub(crate) const WARNINGS_MAX: usize = 8;
+/// Bytes of a description: of a machine, of a model's shape, of observations.
+pub(crate) const TEXT_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a model file that are looked at for its header, where the rest is missing.
+pub(crate) const HEADER_BYTES_MAX: u64 = 256 << 20;

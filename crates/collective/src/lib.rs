@@ -1,8 +1,11 @@
-//! What the ranks of one model say to each other. Here: the thread transport, through which ranks that are threads of
-//! one process reduce and gather. Its sums are canonical: f32, rank 0 first, so that every rank holds the same bits.
+//! What the ranks of one model say to each other. Here: the all-reduce schedules as plain data with their checker
+//! ([`schedule`]), and the thread transport, through which ranks that are threads of one process reduce and gather. All
+//! sums are canonical: f32, rank 0 first, so that every rank holds the same bits whatever the schedule.
 //!
 //! No device, no kernel and no model lives here.
 
+mod meeting;
+pub mod schedule;
 mod thread;
 
 pub use thread::{ThreadGroup, ThreadRank};

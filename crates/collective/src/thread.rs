@@ -1,4 +1,5 @@
-//! The thread transport: ranks are threads, their meeting place is shared memory.
+//! The thread transport: ranks are threads, their meeting place is shared memory. This is the one-shot schedule without
+//! an interpreter, for the backend that uses it; `schedule/threads.rs` interprets them all.
 //!
 //! Every rank owns two buffers and a count of the calls that it has published. In call `n` a rank copies its part into
 //! buffer `n % 2`, publishes `n`, waits until all others have published it too, and reads them all. One wait is
@@ -6,14 +7,12 @@
 //! `n + 1`, and a rank that has published `n + 1` has finished reading `n`.
 
 use crate::Silent;
+use crate::meeting::{Meeting, Missing};
 use bytemuck::Pod;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// Rounds of the spin before a waiting rank parks: some tens of microseconds, about what parking costs.
-const SPINS_MAX: u32 = 1000;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Makes the ranks of one group.
 pub struct ThreadGroup;
@@ -26,15 +25,8 @@ impl ThreadGroup {
     #[allow(clippy::new_ret_no_self)]
     pub fn new(size: usize, deadline: Duration) -> Vec<ThreadRank> {
         assert!(size > 0, "a group has at least one rank");
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let shared = Arc::new(Shared {
-            places: (0..size).map(|_| Place::default()).collect(),
-            // Ranks that share a core must hand it over at once instead of spinning on it.
-            spins: if size > cores { 0 } else { SPINS_MAX },
-            parked: AtomicUsize::new(0),
-            lock: Mutex::new(()),
-            wake: Condvar::new(),
-        });
+        let places = (0..size).map(|_| Place::default()).collect();
+        let shared = Arc::new(Shared { places, meeting: Meeting::new(size) });
         (0..size)
             .map(|rank| ThreadRank { rank, deadline, calls: 0, broken: None, shared: Arc::clone(&shared) })
             .collect()
@@ -69,10 +61,7 @@ struct Place {
 
 struct Shared {
     places: Vec<Place>,
-    spins: u32,
-    parked: AtomicUsize,
-    lock: Mutex<()>,
-    wake: Condvar,
+    meeting: Meeting,
 }
 
 // SAFETY: the `UnsafeCell`s are the only part that is not `Sync` by itself. A buffer is written only by its owner and
@@ -137,7 +126,7 @@ impl ThreadRank {
     /// Takes leave before the end is dropped: ranks that wait for this one get [`Silent`] at once.
     pub fn leave(&mut self) {
         self.shared.places[self.rank].gone.store(true, Ordering::SeqCst);
-        self.shared.wake_parked();
+        self.shared.meeting.wake_parked();
     }
 
     /// Publishes `mine` and waits until every rank has published its own.
@@ -154,17 +143,18 @@ impl ThreadRank {
         buffer.bytes = mine.len();
         bytemuck::cast_slice_mut::<u128, u8>(&mut buffer.words)[..mine.len()].copy_from_slice(mine);
         place.published.store(self.calls, Ordering::SeqCst);
-        self.shared.wake_parked();
+        self.shared.meeting.wake_parked();
         self.wait()
     }
 
     fn wait(&mut self) -> Result<(), Silent> {
-        let result = self.shared.wait(self.rank, self.calls, self.deadline);
+        let (shared, calls) = (&self.shared, self.calls);
+        let result = shared.meeting.wait(self.rank, self.deadline, || shared.missing(calls));
         if let Err(silent) = result {
             self.broken = Some(silent);
             // The others need not sit out their own deadlines for a group that cannot go on.
             self.shared.places[silent.silent].gone.store(true, Ordering::SeqCst);
-            self.shared.wake_parked();
+            self.shared.meeting.wake_parked();
         }
         result
     }
@@ -189,31 +179,6 @@ impl Drop for ThreadRank {
 }
 
 impl Shared {
-    /// Waits until every rank has published call `call`: a bounded spin, then parked until the deadline.
-    fn wait(&self, rank: usize, call: u64, deadline: Duration) -> Result<(), Silent> {
-        for _ in 0..self.spins {
-            if self.missing(call).is_none() {
-                return Ok(());
-            }
-            std::hint::spin_loop();
-        }
-        let start = Instant::now();
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Counted before looking again: whoever publishes after that look sees the count and wakes this rank.
-        self.parked.fetch_add(1, Ordering::SeqCst);
-        let result = loop {
-            let Some(missing) = self.missing(call) else { break Ok(()) };
-            let waited = start.elapsed();
-            let left = deadline.saturating_sub(waited);
-            if missing.gone || left.is_zero() {
-                break Err(Silent { rank, silent: missing.rank, waited_ms: waited.as_millis() as u64 });
-            }
-            guard = self.wake.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
-        };
-        self.parked.fetch_sub(1, Ordering::SeqCst);
-        result
-    }
-
     /// A rank that has not published `call`; one that will never do so comes first.
     fn missing(&self, call: u64) -> Option<Missing> {
         let mut found: Option<Missing> = None;
@@ -229,17 +194,4 @@ impl Shared {
         }
         found
     }
-
-    fn wake_parked(&self) {
-        if self.parked.load(Ordering::SeqCst) > 0 {
-            // Taken and released: a rank between its last look and its sleep holds the lock, and would miss the call.
-            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
-            self.wake.notify_all();
-        }
-    }
-}
-
-struct Missing {
-    rank: usize,
-    gone: bool,
 }

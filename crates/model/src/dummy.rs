@@ -3,12 +3,14 @@
 //!
 //! Not here: what the metadata mean (`config`), and how a file is written (`gguf`).
 
+mod deepseek;
 mod dense;
 mod glm;
 mod presets;
 mod qwen_moe;
 pub mod weights;
 
+pub use deepseek::DeepSeek;
 pub use dense::{Dense, Family};
 pub use glm::Glm;
 pub use presets::{PRESETS, Preset, preset};

@@ -10,6 +10,7 @@ mod build;
 mod config;
 pub mod dummy;
 mod error;
+mod flow;
 pub mod limits;
 mod op;
 mod program;
@@ -21,6 +22,7 @@ mod weight;
 pub use backend::{Arith, Backend, BackendError, KvType};
 pub use config::{Block, Config, Experts, FeedForward, GroupedQuery, Indexer, Latent, Norms, Reach, architectures};
 pub use error::ModelError;
+pub use flow::Flow;
 pub use op::{Activation, ExpertGroups, ExpertMatrix, Gating, Op, Routes};
 pub use program::{
     Buffer, BufferId, Element, GroupId, KvGroup, Program, Rope, RopeId, RopeStyle, Rows, Values, WeightId,

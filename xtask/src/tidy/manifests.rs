@@ -4,15 +4,17 @@ use super::{Fault, File};
 use toml::Table;
 
 /// The crates and what each may use. Test-only dependencies are free: an oracle may sit anywhere.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("gguf", &[]),
     ("text", &["gguf"]),
     ("model", &["gguf"]),
-    ("collective", &[]),
+    ("topology", &[]),
+    ("collective", &["topology"]),
     ("cpu", &["collective", "gguf", "model"]),
     ("cuda", &["collective", "gguf", "model"]),
+    ("ceiling", &["collective", "gguf", "model", "topology"]),
     ("engine", &["gguf", "model", "text"]),
-    ("cli", &["collective", "cpu", "cuda", "engine", "gguf", "model", "text"]),
+    ("cli", &["ceiling", "collective", "cpu", "cuda", "engine", "gguf", "model", "text", "topology"]),
 ];
 /// Libraries that few crates may use. `cpu` maps memory, never a file.
 const OWNED: [(&str, &[&str]); 4] =

@@ -1,0 +1,225 @@
+//! A plan as text or JSON.
+
+use super::{Accuracy, Comparison, Plan};
+use crate::error::{Error, failure};
+use crate::output;
+use serde::Serialize;
+use std::io::Write;
+use tombolo_ceiling::outside::Outside;
+use tombolo_ceiling::placement::{Memory, Placement};
+use tombolo_ceiling::step::StepTime;
+
+/// Characters of a memory bar.
+const BAR: usize = 24;
+/// Placements that are listed.
+const LISTED_MAX: usize = 16;
+
+type Written = std::io::Result<()>;
+
+pub(super) fn json(plan: &impl Serialize, out: &mut impl Write) -> Result<(), Error> {
+    writeln!(out, "{}", serde_json::to_string_pretty(plan).map_err(failure)?)?;
+    Ok(())
+}
+
+pub(super) fn text(plan: &Plan, out: &mut impl Write) -> Result<(), Error> {
+    head(plan, out)?;
+    listed(plan, out)?;
+    if let Some(p) = plan.placements.first() {
+        step(&format!("{}: a step for one user", p.name), &p.one, out)?;
+        if let Some(ms) = p.prefill_ms {
+            let prompt = plan.wish.prompt;
+            writeln!(out, "prefill of {prompt} tokens {ms:.0} ms, {:.0} tok/s", prompt as f64 * 1e3 / ms)?;
+        }
+    }
+    if !plan.illegal.is_empty() {
+        writeln!(out, "\nillegal")?;
+        for i in &plan.illegal {
+            writeln!(out, "  TP {}: {}", i.tensor_parallel, output::one_line(&i.why))?;
+        }
+    }
+    if !plan.advice.is_empty() {
+        writeln!(out, "\nwhat a change would give (one user, many)")?;
+        for a in &plan.advice {
+            let note = if a.note.is_empty() { String::new() } else { format!("  [{}]", a.note) };
+            writeln!(
+                out,
+                "  {:>8.1} {:>9.0} tok/s {:>+5.0} %  {}{note}",
+                a.tok_s_one,
+                a.tok_s_many,
+                100.0 * a.gain_one,
+                a.what
+            )?;
+        }
+    }
+    if let Some(c) = &plan.compare {
+        comparison(c, out)?;
+    }
+    if let Some(a) = &plan.accuracy {
+        accuracy_text(a, out)?;
+    }
+    Ok(())
+}
+
+fn head(plan: &Plan, out: &mut impl Write) -> Written {
+    let m = &plan.model;
+    writeln!(
+        out,
+        "{}: {} parameters, {}, {} layers",
+        output::one_line(&m.name),
+        output::parameters(m.parameters),
+        output::bytes(m.bytes),
+        m.layers
+    )?;
+    writeln!(
+        out,
+        "collectives of a step over several ranks: {} + {} of {} bytes a row (2 a layer; embedding, which tombolo holds whole instead; gather of candidates)",
+        m.all_reduces, m.other_collectives, m.all_reduce_bytes
+    )?;
+    let gpus = &plan.machine.gpus;
+    let first = gpus.first().map_or("", |g| g);
+    let same = gpus.iter().all(|g| g == first);
+    let names = if same { format!("{} x {first}", gpus.len()) } else { gpus.join(", ") };
+    write!(out, "machine: {}", output::one_line(&names))?;
+    match &plan.machine.islands {
+        Some(islands) if islands.len() > 1 => {
+            let text: Vec<String> =
+                islands.iter().map(|i| i.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")).collect();
+            writeln!(out, "; islands {}", text.join(" | "))?;
+        }
+        _ => writeln!(out)?,
+    }
+    for note in &plan.machine.notes {
+        writeln!(out, "  note: {}", output::one_line(note))?;
+    }
+    writeln!(out, "all figures are predicted, from published and measured constants, unless they say otherwise\n")
+}
+
+fn listed(plan: &Plan, out: &mut impl Write) -> Written {
+    let w = &plan.wish;
+    let memory = format!("memory a GPU at {} tokens, KV {}", w.context, w.kv);
+    writeln!(
+        out,
+        "{:<24} {:>8} {:>9} {:>5}  {memory:<48} {:<22} {:>8} {:>6}",
+        "placement", "one user", "many", "seqs", "binding", "context", "batch"
+    )?;
+    for p in plan.placements.iter().take(LISTED_MAX) {
+        let state = match (p.fits, p.cannot_run_yet) {
+            (false, _) => "  does not fit".to_string(),
+            (_, Some(why)) => format!("  {why}"),
+            _ => String::new(),
+        };
+        writeln!(
+            out,
+            "{:<24} {:>8.1} {:>9.0} {:>5}  {:<48} {:<22} {:>8} {:>6}{state}",
+            p.name,
+            p.tok_s_one,
+            p.tok_s_many,
+            p.batch,
+            bar(&p.memory),
+            p.one.binding(),
+            p.memory.context_max,
+            batch_max(p)
+        )?;
+    }
+    Ok(())
+}
+
+fn batch_max(p: &Placement) -> String {
+    if p.memory.batch_max > 9999 { ">9999".into() } else { p.memory.batch_max.to_string() }
+}
+
+/// `#` weights, `=` caches of one user, `-` the rest, `.` free.
+fn bar(m: &Memory) -> String {
+    let used = m.weights + m.kv_one + m.rest;
+    let cells = |bytes: f64| (bytes / m.capacity * BAR as f64).round() as usize;
+    let (weights, kv, rest) = (cells(m.weights), cells(m.kv_one), cells(m.rest));
+    let filled: String = std::iter::repeat_n('#', weights)
+        .chain(std::iter::repeat_n('=', kv))
+        .chain(std::iter::repeat_n('-', rest))
+        .collect();
+    let filled: String = filled.chars().chain(std::iter::repeat_n('.', BAR)).take(BAR).collect();
+    let gib = |bytes: f64| bytes / f64::from(1 << 30);
+    format!("[{filled}] {:>6.1} of {:.1} GiB", gib(used), gib(m.capacity))
+}
+
+fn step(title: &str, step: &StepTime, out: &mut impl Write) -> Written {
+    writeln!(out, "\n{title}: {:.3} ms", step.ms)?;
+    for t in step.terms.iter().filter(|t| t.ms > 0.0) {
+        writeln!(out, "  {:<22} {:>8.3} ms {:>4.0} %  {}", t.name, t.ms, 100.0 * t.ms / step.ms, t.how)?;
+    }
+    Ok(())
+}
+
+fn comparison(c: &Comparison, out: &mut impl Write) -> Written {
+    writeln!(out, "\nobserved beside the ceiling of {}", c.placement)?;
+    for o in &c.observations {
+        writeln!(
+            out,
+            "  {}: {:.2} ms a step (observed), ceiling {:.2} ms, {:.0} % of it reached",
+            output::one_line(&o.observed.config),
+            o.step_ms,
+            o.ceiling_ms,
+            100.0 * o.ceiling_ms / o.step_ms
+        )?;
+        if let (Some(ms), Some(share)) = (o.all_reduce_ms, o.all_reduce_share) {
+            writeln!(out, "    all-reduce: {ms:.2} ms (observed), {:.0} % of the step", 100.0 * share)?;
+        }
+        writeln!(out, "    loss: {}", o.named)?;
+    }
+    for i in &c.inferences {
+        writeln!(out, "  inference (nobody measured it): {}", i.what)?;
+        for line in &i.arithmetic {
+            writeln!(out, "    {line}")?;
+        }
+    }
+    outside(&c.predictions, out)
+}
+
+fn outside(predictions: &[Outside], out: &mut impl Write) -> Written {
+    writeln!(out, "\nhow far such predictions were off: steps that nothing here was fitted to")?;
+    writeln!(out, "  {:>9} {:>9} {:>6}  what", "measured", "predicted", "error")?;
+    for o in predictions {
+        writeln!(
+            out,
+            "  {:>9.2} {:>9.2} {:>+5.0}%  {} ({}; {})",
+            o.measured,
+            o.predicted,
+            100.0 * o.error,
+            o.what,
+            o.unit,
+            o.source
+        )?;
+        writeln!(out, "  {:>26}  {}", "", o.how)?;
+    }
+    Ok(())
+}
+
+pub(super) fn accuracy(a: &Accuracy, as_json: bool, out: &mut impl Write) -> Result<(), Error> {
+    if as_json {
+        return json(a, out);
+    }
+    Ok(accuracy_text(a, out)?)
+}
+
+fn accuracy_text(a: &Accuracy, out: &mut impl Write) -> Written {
+    writeln!(out, "\nall-reduces, each predicted with costs that were calibrated without its machine")?;
+    writeln!(
+        out,
+        "  {:<42} {:<14} {:>9} {:>9} {:>9} {:>6}",
+        "machine", "what", "bytes", "measured", "predicted", "error"
+    )?;
+    for p in &a.links {
+        writeln!(
+            out,
+            "  {:<42} {:<14} {:>9} {:>9.1} {:>9.1} {:>+5.0}%",
+            p.on,
+            p.what,
+            p.bytes,
+            p.measured_us,
+            p.predicted_us,
+            100.0 * p.error
+        )?;
+    }
+    writeln!(out, "  median error {:.0} % of {} points", 100.0 * a.median_error, a.links.len())?;
+    outside(&a.steps, out)
+}
