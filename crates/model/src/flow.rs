@@ -18,6 +18,8 @@ impl Op {
             Op::Embed { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::Linear { x, .. } | Op::LayerNorm { x, .. } => vec![x],
             Op::Rope { x, .. } | Op::GatherRows { x, .. } | Op::Softcap { x, .. } => vec![x],
+            Op::PreviousRows { x, .. } => vec![x],
+            Op::Concat { first, second, .. } => vec![first, second],
             Op::KvWrite { k, v, .. } => vec![k, v],
             Op::LatentWrite { latent, key, .. } => vec![latent, key],
             Op::IndexWrite { key, .. } => vec![key],
@@ -44,6 +46,8 @@ impl Op {
     pub fn writes(&self) -> Vec<Flow> {
         match *self {
             Op::Embed { out, .. }
+            | Op::PreviousRows { out, .. }
+            | Op::Concat { out, .. }
             | Op::RmsNorm { out, .. }
             | Op::Linear { out, .. }
             | Op::LayerNorm { out, .. }

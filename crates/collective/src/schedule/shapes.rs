@@ -39,17 +39,17 @@ impl Schedule {
     pub fn staged_pull(ranks: usize) -> Result<Self, ScheduleFault> {
         check_count(ranks)?;
         let mut hops = Vec::new();
+        // By reader, then by who tells it.
         let mut told = vec![vec![0; ranks]; ranks];
-        for (from, told) in told.iter_mut().enumerate() {
-            for to in others(ranks, from) {
-                told[to] = hops.len();
-                let payload = Payload::Part(from);
-                hops.push(Hop { from, to, piece: 0, payload, by: Move::Announce, after: Vec::new() });
-            }
+        let pairs = (0..ranks).flat_map(|from| others(ranks, from).map(move |to| (from, to)));
+        for (from, to) in pairs {
+            told[to][from] = hops.len();
+            let payload = Payload::Part(from);
+            hops.push(Hop { from, to, piece: 0, payload, by: Move::Announce, after: Vec::new() });
         }
-        for to in 0..ranks {
+        for (to, told) in told.iter().enumerate() {
             for from in others(ranks, to) {
-                let (payload, after) = (Payload::Part(from), vec![told[from][to]]);
+                let (payload, after) = (Payload::Part(from), vec![told[from]]);
                 hops.push(Hop { from, to, piece: 0, payload, by: Move::Pull, after });
             }
         }
