@@ -39,17 +39,16 @@ impl Schedule {
     pub fn staged_pull(ranks: usize) -> Result<Self, ScheduleFault> {
         check_count(ranks)?;
         let mut hops = Vec::new();
-        let mut told = vec![vec![0; ranks]; ranks];
-        for (from, told) in told.iter_mut().enumerate() {
+        for from in 0..ranks {
             for to in others(ranks, from) {
-                told[to] = hops.len();
                 let payload = Payload::Part(from);
                 hops.push(Hop { from, to, piece: 0, payload, by: Move::Announce, after: Vec::new() });
             }
         }
         for to in 0..ranks {
             for from in others(ranks, to) {
-                let (payload, after) = (Payload::Part(from), vec![told[from][to]]);
+                let told = hops.iter().position(|h| (h.from, h.to) == (from, to));
+                let (payload, after) = (Payload::Part(from), told.into_iter().collect());
                 hops.push(Hop { from, to, piece: 0, payload, by: Move::Pull, after });
             }
         }
