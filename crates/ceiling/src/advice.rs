@@ -113,7 +113,19 @@ fn with_more(machine: &Machine, more: usize) -> Machine {
         (_, true) => neighbour,
         _ => machine.class(like(a), like(b)),
     }));
-    other.p2p = Default::default();
+    // What the driver allows the cards that are there, it allows one more of them.
+    let grown = |table: &Option<Pairs<P2pState>>| {
+        let table = table.as_ref()?;
+        let between = |a: usize, b: usize| table.get(like(a), like(b)).copied().unwrap_or(P2pState::Unknown);
+        let others = if count > 1 { between(0, 1) } else { P2pState::Unknown };
+        Some(Pairs::from_fn(count + more, |a, b| match (a == b, like(a) == like(b)) {
+            (true, _) => P2pState::Itself,
+            (_, true) => others,
+            _ => between(a, b),
+        }))
+    };
+    let (read, write) = (grown(&machine.p2p.read), grown(&machine.p2p.write));
+    other.p2p = tombolo_topology::P2p { read, write, ..Default::default() };
     other.gpus.iter_mut().for_each(|g| g.pci_path = None);
     other
 }

@@ -92,13 +92,11 @@ impl Reader<'_> {
                 self.budget.flops += 4.0 * (self.load.rows() * width * seen) as f64;
                 sinks.into_iter().for_each(|w| self.matrix(w, 0));
             }
-            Op::Select { group, out, heads, .. } => {
-                // Until there is more to see than is chosen, nothing is looked for.
-                if self.load.context > self.program.buffer(out).width {
-                    self.budget.index_bytes += self.cache(group, self.load.context);
-                    let width = heads * self.program.groups[group.index()].head_dim;
-                    self.budget.flops += 2.0 * (self.load.rows() * width * self.load.context) as f64;
-                }
+            // Until there is more to see than is chosen, nothing is looked for.
+            Op::Select { group, out, heads, .. } if self.load.context > self.program.buffer(out).width => {
+                self.budget.index_bytes += self.cache(group, self.load.context);
+                let width = heads * self.program.groups[group.index()].head_dim;
+                self.budget.flops += 2.0 * (self.load.rows() * width * self.load.context) as f64;
             }
             Op::LatentAttention { keys, values, selected, group, heads, .. } => {
                 let rows = self.load.rows();

@@ -29,7 +29,7 @@ fn the_starting_case_is_explained() {
         "islands 0 1 2 3 | 4 5 6 7",
         "156 + 2 of 12288 bytes",
         "TP 8",
-        "87 % of the step",
+        "86 % of the step",
         "loss: all-reduce",
         "inference (nobody measured it): 57.5 tok/s under LL does not fit",
         "waiting for other ranks",
