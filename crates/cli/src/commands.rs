@@ -3,6 +3,7 @@
 mod bench;
 mod chat;
 mod completions;
+mod doctor;
 mod inspect;
 mod logits;
 mod run;
@@ -18,6 +19,8 @@ pub(crate) enum Command {
     /// Measure speed
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Say what connects the GPUs, what that permits and what mends it
+    Doctor(doctor::DoctorArgs),
     /// Show what is in a GGUF file
     Inspect(inspect::InspectArgs),
     /// Compute the logits of given tokens, for comparisons
@@ -31,6 +34,7 @@ impl Command {
         match self {
             Command::Run(args) => run::run(&args),
             Command::Bench(bench) => bench::run(&bench),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Inspect(args) => inspect::run(&args),
             Command::Logits(args) => logits::run(&args),
             Command::Completions(args) => completions::run(&args, crate::command_line()),
