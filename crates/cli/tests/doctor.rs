@@ -25,9 +25,9 @@ fn the_starting_case_in_one_command_and_under_a_second() {
         "GPU7  RTX PRO 6000 Blackwell  96 GiB  PCIe 5.0 x16, 63.0 GB/s each way",
         "between them: NODE, 63.0 GB/s each way",
         "GPU4     SYS   SYS   SYS   SYS     X  NODE  NODE  NODE",
-        "0 errors, 3 warnings, 2 notes",
+        "0 errors, 3 warnings, 3 notes",
         "WARNING vLLM and SGLang turn their custom all-reduce off: 8 GPUs, not fully connected by NVLink",
-        "WARNING NCCL by default stops using peer access at PXB",
+        "WARNING NCCL by default uses peer access up to PXB only: here for none of 28 pairs",
         "NOTE    no multicast",
         "(topo-m.txt, line 2)",
         "NCCL_P2P_LEVEL=SYS",
@@ -66,11 +66,25 @@ fn json_is_what_machine_reads() {
 }
 
 #[test]
+fn a_page_is_written_beside_the_text() {
+    let page = scratch("machine.html");
+    let ran = succeed(&["doctor", "--machine", text(&machine("topo.md")), "--report", text(&page)]);
+    assert!(ran.out.contains("3x GPU without a name"), "{}", ran.out);
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(
+        html.starts_with("<!doctype html>") && html.contains("<svg") && html.contains("custom-all-reduce"),
+        "{html}"
+    );
+    let gone = run(&["doctor", "--machine", text(&machine("topo.md")), "--report", "/nowhere/page.html"]);
+    assert_eq!((gone.code, gone.err.lines().count()), (Some(1), 1), "{}", gone.err);
+}
+
+#[test]
 fn what_is_broken_is_exit_code_one() {
     let ran = run(&["doctor", "--machine", text(&machine("bandwidth-2x5090.txt"))]);
     assert_eq!(ran.code, Some(1), "{}", ran.err);
     assert!(
-        ran.out.contains("ERROR   peer access takes a detour between 1 pairs: 9.9 GB/s at the worst"),
+        ran.out.contains("ERROR   peer access takes a detour on 1 of 1 pairs: 9.9 GB/s at the worst"),
         "{}",
         ran.out
     );

@@ -68,7 +68,7 @@ fn rows(machine: &Machine, island: &[usize]) -> Vec<String> {
         .iter()
         .map(|&at| {
             let gpu = &machine.gpus[at];
-            let name = one_line(gpu.name.as_deref().unwrap_or("a card without a name in the text"));
+            let name = one_line(gpu.name.as_deref().unwrap_or("(name not given)"));
             let memory = gpu.memory_bytes.map(|b| format!("{} GiB", (b + (1 << 29)) >> 30)).unwrap_or_default();
             [format!("GPU{}", gpu.index), name, memory, link(machine, at)]
         })

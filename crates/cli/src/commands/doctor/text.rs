@@ -141,7 +141,7 @@ fn facts(machine: &Machine) -> Vec<String> {
     add(
         "processor",
         host.cpu.clone().map(|cpu| {
-            let sockets = host.sockets.map(|s| format!(", {s} sockets")).unwrap_or_default();
+            let sockets = host.sockets.filter(|s| *s > 1).map(|s| format!(", {s} sockets")).unwrap_or_default();
             let threads = host.threads.map(|t| format!(", {t} threads")).unwrap_or_default();
             format!("{cpu}{sockets}{threads}")
         }),
