@@ -3,6 +3,7 @@
 mod bench;
 mod chat;
 mod completions;
+mod doctor;
 mod inspect;
 mod logits;
 mod plan;
@@ -19,6 +20,8 @@ pub(crate) enum Command {
     /// Measure speed
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Say what connects the GPUs, what that permits and what mends it
+    Doctor(doctor::DoctorArgs),
     /// Show what is in a GGUF file
     Inspect(inspect::InspectArgs),
     /// Show what a machine can do with a model at best, and which placement does it
@@ -34,6 +37,7 @@ impl Command {
         match self {
             Command::Run(args) => run::run(&args),
             Command::Bench(bench) => bench::run(&bench),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Inspect(args) => inspect::run(&args),
             Command::Plan(args) => plan::run(&args),
             Command::Logits(args) => logits::run(&args),

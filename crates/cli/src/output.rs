@@ -8,6 +8,11 @@ pub(crate) fn stderr_has_colour() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// The same for standard output.
+pub(crate) fn stdout_has_colour() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Writes a line to standard error. Where that cannot be written to, there is nobody to tell, and work goes on.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");

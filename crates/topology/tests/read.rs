@@ -258,7 +258,13 @@ fn a_tree_fills_what_a_matrix_leaves_open() {
 
 #[test]
 fn a_machine_comes_back_from_its_own_json() {
-    for name in ["rtx-pro-6000-x8/topo-m.txt", "2xa6000-q.txt", "4x3090-nv4.txt", "lspci-4x3090.txt"] {
+    for name in [
+        "rtx-pro-6000-x8/observed.json",
+        "rtx-pro-6000-x8/topo-m.txt",
+        "2xa6000-q.txt",
+        "4x3090-nv4.txt",
+        "lspci-4x3090.txt",
+    ] {
         let m = machine(&[name]);
         let text = serde_json::to_string(&m).unwrap_or_default();
         assert_eq!(read(&[of(&text)]).ok(), Some(m.clone()), "{name}");

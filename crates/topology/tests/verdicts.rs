@@ -31,13 +31,16 @@ fn of_rule(machine: &Machine, rule: &str) -> Verdict {
 #[test]
 fn the_starting_case_says_what_took_days_to_find() {
     let m = starting_case();
-    assert_eq!(rules(&m), "custom-all-reduce:warning nccl-path:warning sockets:warning multicast:note p2p-staged:note");
+    assert_eq!(
+        rules(&m),
+        "custom-all-reduce:warning nccl-path:warning sockets:warning multicast:note p2p-tested:note p2p-staged:note"
+    );
     let custom = of_rule(&m, "custom-all-reduce");
     assert!(custom.title.contains("vLLM and SGLang turn their custom all-reduce off: 8 GPUs"), "{}", custom.title);
     assert_eq!(custom.evidence[0].fact, "GPU0 to GPU1 is NODE; 28 of 28 pairs are without NVLink");
     assert_eq!(custom.evidence[0].origin, "topo-m.txt, line 2");
     let nccl = of_rule(&m, "nccl-path");
-    assert!(nccl.title.contains("stops using peer access at PXB: here it does so never"), "{}", nccl.title);
+    assert!(nccl.title.contains("uses peer access up to PXB only: here for none of 28 pairs"), "{}", nccl.title);
     assert!(nccl.fix[0].starts_with("`export NCCL_P2P_LEVEL=SYS`, once"), "{}", nccl.fix[0]);
     let sockets = of_rule(&m, "sockets");
     assert!(sockets.reason.starts_with("GPU0–GPU3 and GPU4–GPU7 are islands"), "{}", sockets.reason);
@@ -65,7 +68,10 @@ fn common_machines() {
             &["8xa6000-switches.txt"],
             "custom-all-reduce:warning nccl-path:warning sockets:warning multicast:note p2p-tested:note write-collapse:note",
         ),
-        (&["vm-4xl40s.txt"], "custom-all-reduce:warning nccl-path:warning multicast:note virtual-machine:note"),
+        (
+            &["vm-4xl40s.txt"],
+            "custom-all-reduce:warning nccl-path:warning multicast:note p2p-tested:note virtual-machine:note",
+        ),
         (
             &["2xa6000-q.txt"],
             "link-width:warning bar1:warning multicast:note link-speed:note asymmetric:note power:note persistence:note",

@@ -4,7 +4,7 @@ use super::{Fault, File};
 use toml::Table;
 
 /// The crates and what each may use. Test-only dependencies are free: an oracle may sit anywhere.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("gguf", &[]),
     ("text", &["gguf"]),
     ("model", &["gguf"]),
@@ -14,11 +14,17 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("cuda", &["collective", "gguf", "model"]),
     ("ceiling", &["collective", "gguf", "model", "topology"]),
     ("engine", &["gguf", "model", "text"]),
-    ("cli", &["ceiling", "collective", "cpu", "cuda", "engine", "gguf", "model", "text", "topology"]),
+    ("report", &["topology"]),
+    ("cli", &["ceiling", "collective", "cpu", "cuda", "engine", "gguf", "model", "report", "text", "topology"]),
 ];
 /// Libraries that few crates may use. `cpu` maps memory, never a file.
-const OWNED: [(&str, &[&str]); 4] =
-    [("cudarc", &["cuda"]), ("memmap2", &["gguf", "cpu"]), ("libloading", &["cuda"]), ("clap", &["cli"])];
+const OWNED: [(&str, &[&str]); 5] = [
+    ("nvml-wrapper", &["topology"]),
+    ("cudarc", &["cuda"]),
+    ("memmap2", &["gguf", "cpu"]),
+    ("libloading", &["cuda"]),
+    ("clap", &["cli"]),
+];
 /// Crates that may hold `unsafe`; all others forbid it.
 const UNSAFE: [&str; 4] = ["collective", "cpu", "cuda", "gguf"];
 

@@ -21,6 +21,11 @@ pub(super) fn shown(text: &str) -> String {
     text.trim().chars().take(NAME_CHARS_MAX).collect()
 }
 
+/// `1 socket`, `2 sockets`.
+fn counted(n: u32, one: &str) -> String {
+    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
+}
+
 fn add(looked: &mut Vec<Look>, root: &Path, at: &str, what: Option<String>, otherwise: &str) {
     let found = what.is_some();
     looked.push(Look {
@@ -50,7 +55,8 @@ fn processors(machine: &mut Machine, root: &Path, looked: &mut Vec<Look>) {
     }
     let what = host.threads.map(|threads| {
         let name = host.cpu.clone().unwrap_or_else(|| "processors".into());
-        format!("{name}, {threads} threads on {} sockets", host.sockets.map_or("?".into(), |s| s.to_string()))
+        let sockets = host.sockets.map(|n| format!(" on {}", counted(n, "socket"))).unwrap_or_default();
+        format!("{name}, {}{sockets}", counted(threads, "thread"))
     });
     add(looked, root, "proc/cpuinfo", what, "not readable");
 }
@@ -73,7 +79,7 @@ fn nodes(machine: &mut Machine, root: &Path, looked: &mut Vec<Look>) {
             }
         })
         .collect();
-    let what = (!ids.is_empty()).then(|| format!("{} NUMA nodes", ids.len()));
+    let what = (!ids.is_empty()).then(|| counted(ids.len() as u32, "NUMA node"));
     add(looked, root, "sys/devices/system/node", what, "no NUMA nodes to be seen");
 }
 

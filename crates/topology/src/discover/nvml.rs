@@ -15,7 +15,7 @@ pub(super) fn look(machine: &mut Machine) -> Look {
     let at = "libnvidia-ml.so.1 (NVML)".to_string();
     let nvml = match Nvml::init() {
         Ok(nvml) => nvml,
-        Err(error) => return Look { at, found: false, what: super::host::shown(&error.to_string()) },
+        Err(error) => return Look { at, found: false, what: why(&error) },
     };
     let count = nvml.device_count().unwrap_or(0).min(crate::limits::GPUS_MAX as u32);
     let devices: Vec<(u32, Device<'_>)> = (0..count).filter_map(|i| Some((i, nvml.device_by_index(i).ok()?))).collect();
@@ -51,8 +51,20 @@ pub(super) fn look(machine: &mut Machine) -> Look {
     }
     let missing = count as usize - devices.len();
     let what =
-        if missing > 0 { format!("{count} GPUs, {missing} of them not answering") } else { format!("{count} GPUs") };
+        if missing > 0 { format!("{count} GPUs, {missing} of them not answering") } else { format!("GPUs: {count}") };
     Look { at, found: true, what }
+}
+
+/// Why the library did not answer.
+fn why(error: &nvml_wrapper::error::NvmlError) -> String {
+    use nvml_wrapper::error::NvmlError;
+    match error {
+        NvmlError::LibloadingError(_) => {
+            "not there: the NVIDIA driver is not installed, or not given to this container".into()
+        }
+        NvmlError::DriverNotLoaded => "the driver's kernel modules are not loaded".into(),
+        other => super::host::shown(&other.to_string()),
+    }
 }
 
 fn gpu(index: u32, device: &Device<'_>) -> Gpu {

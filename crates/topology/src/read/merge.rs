@@ -386,11 +386,18 @@ fn remark(machine: &mut Machine) {
     let last = machine.gpus.last().map_or(0, |g| g.index + 1);
     let skipped: Vec<u32> = (0..last).filter(|i| !machine.gpus.iter().any(|g| g.index == *i)).take(GPUS_MAX).collect();
     if !skipped.is_empty() {
-        machine.notes.push(format!("a part of a machine: {} not in the texts", list(skipped)));
+        note(machine, format!("a part of a machine: {} not in the texts", list(skipped)));
     }
     let linked = |g: &&Gpu| g.pcie.gb_s().is_some();
     let without: Vec<u32> = machine.gpus.iter().filter(|g| !linked(g)).map(|g| g.index).collect();
     if !without.is_empty() && without.len() < machine.len() {
-        machine.notes.push(format!("PCIe generation and width of {} are in none of the texts", list(without)));
+        note(machine, format!("PCIe generation and width of {} are in none of the texts", list(without)));
+    }
+}
+
+/// Adds a note once: a machine that was written and read again has it already.
+fn note(machine: &mut Machine, note: String) {
+    if !machine.notes.contains(&note) {
+        machine.notes.push(note);
     }
 }

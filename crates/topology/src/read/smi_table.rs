@@ -76,7 +76,12 @@ pub(crate) fn table(file: &str, lines: &[Line]) -> Result<(Part, usize), ReadErr
         // The table is drawn with these; a line that begins otherwise is below it. Processes come last.
         let inside = text.starts_with(['|', '+']) || text.is_empty();
         // A line without its right border is half a line.
-        if line.cut && !text.ends_with('|') || !inside || text.contains("Processes:") || is_start(text) {
+        if line.cut && !text.ends_with('|')
+            || !inside
+            || text.contains("Processes:")
+            || text.contains("MIG devices:")
+            || is_start(text)
+        {
             break;
         }
         taken += 1;

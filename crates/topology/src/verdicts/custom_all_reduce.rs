@@ -49,7 +49,7 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
             "Both allow it beyond two GPUs only where the driver reports NVLink between every pair, and then give every \
              all-reduce to NCCL. Tensor parallelism makes two a layer with a few kilobytes each, so that latency and not \
              bandwidth decides: all-reduces made for PCIe take 5 to 12 µs for 12 KB on eight such GPUs where NCCL takes 17 to 60 µs, and \
-             127 µs with its defaults in one deployment, waiting included. Removing the check by hand does not help: the C++ behind it launches nothing for more than two PCIe ranks.{odd}"
+             127 µs with its defaults in one deployment, waiting included. Removing the check in their Python does not help: the C++ behind it launches nothing for more than two PCIe ranks.{odd}"
         ),
         fix: vec![
             "tombolo needs no NVLink: its all-reduce pushes data and flags together, into peer memory where that is proven sound and \

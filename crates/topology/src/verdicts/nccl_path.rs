@@ -12,10 +12,9 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     }
 
     let all = machine.pairs().count();
-    let reach = if beyond.len() == all {
-        "never".to_string()
-    } else {
-        format!("only for {} of {all} pairs", all - beyond.len())
+    let reach = match all - beyond.len() {
+        0 => format!("none of {all} pairs"),
+        near => format!("{near} of {all} pairs"),
     };
     let fact = format!(
         "{} of {all} pairs are farther than PXB, as {} ({})",
@@ -28,7 +27,7 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     Some(Verdict {
         rule: "nccl-path",
         severity: Severity::Warning,
-        title: format!("NCCL by default stops using peer access at PXB: here it does so {reach}"),
+        title: format!("NCCL by default uses peer access up to PXB only: here for {reach}"),
         evidence: vec![evidence(machine, fact, &[&format!("links[{a}]")])],
         reason: "Where the way between two GPUs passes the processor (PHB, NODE, SYS), NCCL goes through host memory instead: one GPU \
                  writes there and the other reads it back, in every hop. (With two GPUs on an AMD processor it goes farther.) A figure \

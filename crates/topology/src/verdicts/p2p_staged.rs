@@ -40,7 +40,7 @@ fn measured(machine: &Machine) -> Option<Verdict> {
     Some(Verdict {
         rule: "p2p-staged",
         severity: Severity::Error,
-        title: format!("peer access takes a detour between {} pairs: {with:.1} GB/s at the worst", slow.len()),
+        title: format!("peer access takes a detour on {} of {} pairs: {with:.1} GB/s at the worst", slow.len(), machine.pairs().count()),
         evidence: facts,
         reason: "A direct store would run near the link's rate. Slower than half of it, or slower than through host memory, means that \
                  the traffic is sent up to the processor and back: by access control (ACS), by a translating IOMMU, or because \
@@ -93,7 +93,7 @@ fn risk(machine: &Machine) -> Option<Verdict> {
         title: "the driver may stage peer access in system memory on cards right on the processor".into(),
         evidence: facts,
         reason: "On such machines loads by kernels were found staged, an all-reduce taking 242 µs instead of 17, until registry keys of \
-                 the driver were set; copies look quick all the same. "
+                 the driver were set; copies look quick all the same."
             .into(),
         fix: vec![
             format!("see `grep Registry /proc/driver/nvidia/params`; the keys are `{KEYS}`, given as `NVreg_RegistryDwords` in `/etc/modprobe.d/`"),

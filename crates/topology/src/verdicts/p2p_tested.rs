@@ -1,13 +1,14 @@
 //! Whether peer access was tested with real data, and what came of it. What the driver says is no proof.
 
 use super::{Severity, Verdict, evidence, gpu_list};
+use crate::gpus::{self, P2pPolicy};
 use crate::machine::{Machine, P2pTest};
 
 pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     let allowed: Vec<_> = machine.pairs().filter(|&(a, b, _)| machine.p2p_allowed(a, b) == Some(true)).collect();
     let result = |a, b| machine.p2p.tested.as_ref().and_then(|t| *t.get(a, b)?);
     let ways = || allowed.iter().flat_map(|&(a, b, _)| [(a, b), (b, a)]);
-    let (a, b, _) = *allowed.first()?;
+    let Some(&(a, b, _)) = allowed.first() else { return unknown(machine) };
     if let Some((a, b)) = ways().find(|&(a, b)| matches!(result(a, b), Some(P2pTest::Wrong | P2pTest::Silent))) {
         return Some(failed(machine, a, b, result(a, b) == Some(P2pTest::Silent)));
     }
@@ -36,6 +37,26 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
             "tombolo tests peer access with its own kernels before it uses it, and goes through host memory where that fails".into(),
             "for other servers: `all_reduce_perf -b 8K -e 64M -f 4 -c 1` of nccl-tests compares data".into(),
         ],
+    })
+}
+
+/// No text says what the driver allows. Of cards that get nothing from it another rule speaks.
+fn unknown(machine: &Machine) -> Option<Verdict> {
+    let asked = machine.pairs().any(|(a, b, _)| machine.p2p_allowed(a, b).is_some());
+    let never =
+        machine.gpus.iter().filter_map(|g| gpus::facts(g.name.as_deref()?)).flatten().any(|c| c.p2p != P2pPolicy::Yes);
+    if asked || never || machine.len() < 2 || machine.fully_connected_by_nvlink() != Some(false) {
+        return None;
+    }
+    Some(Verdict {
+        rule: "p2p-tested",
+        severity: Severity::Note,
+        title: "whether the driver allows peer access is not known".into(),
+        evidence: vec![evidence(machine, "no text holds a table of `nvidia-smi topo -p2p`", &[])],
+        reason: "Everything quick between GPUs rests on it: where the driver withholds it, all traffic goes through host memory, \
+                 whatever the links could do."
+            .into(),
+        fix: vec!["paste `nvidia-smi topo -p2p r` and `nvidia-smi topo -p2p w` along".into()],
     })
 }
 

@@ -23,7 +23,7 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
             "keep what talks most inside an island: tensor parallelism over {} and one replica on each, where the model fits",
             islands.iter().map(Vec::len).max().unwrap_or(1)
         ),
-        "in one group over all islands, reduce within each and exchange between pairs only ; NCCL's ring \
+        "in one group over all islands, reduce within each and exchange between pairs only; NCCL's ring \
          and vLLM's one-shot do not"
             .into(),
         "if the machine has one socket, its BIOS splits it: `NPS1` (AMD), SNC off (Intel)".into(),
