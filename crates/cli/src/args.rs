@@ -45,6 +45,11 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "a whole number from 0 is needed".to_string())
 }
 
+/// A seed.
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "a whole number from 0 is needed".to_string())
+}
+
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
@@ -248,7 +253,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, default_value_t = 0.05, value_name = "P")]
     min_p: f32,
     /// Seed of the draw [default: another each time]
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = seed)]
     seed: Option<u64>,
 }
 

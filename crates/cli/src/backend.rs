@@ -133,8 +133,13 @@ impl Place {
             Place::Cpu { threads } => {
                 let options = tombolo_cpu::Options { threads: *threads, arith, kv, deadline: DEADLINE };
                 tombolo_cpu::load(gguf, config, ranks, capacity, &options).map_err(|error| match error {
-                    tombolo_cpu::LoadError::Memory { .. } => failure(format!("{error}; a shorter context wants less")),
+                    tombolo_cpu::LoadError::Memory { .. } => {
+                        failure(format!("{error}; a smaller model or a shorter context wants less"))
+                    }
                     tombolo_cpu::LoadError::Thread(_) => failure(format!("{error}; -t asks for fewer")),
+                    tombolo_cpu::LoadError::KvType { .. } => {
+                        input(format!("--kv-cache-dtype: {error}; f16 and bf16 take any"))
+                    }
                     _ => failure(error),
                 })
             }

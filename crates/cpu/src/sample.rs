@@ -5,7 +5,7 @@
 
 use crate::kernels::Kernels;
 use tombolo_collective::{Silent, ThreadRank};
-use tombolo_model::{CANDIDATES, Candidate, Program, Sampling, Shard, Summary, draw};
+use tombolo_model::{CANDIDATES, Candidate, NO_TOKEN, Program, Sampling, Shard, Summary, draw};
 
 /// Words of one summary on the wire: how many candidates, the weight in two words, then token and logit each.
 const WORDS: usize = 3 + 2 * CANDIDATES;
@@ -45,6 +45,9 @@ pub(crate) fn sample(
             let shards: Vec<Summary> =
                 all.chunks_exact(words.len()).map(|rank| get(&rank[i * WORDS..][..WORDS])).collect();
             let summary = Summary::merge(&shards, wanted.sampling.temperature);
+            if !summary.candidates.first().is_some_and(|best| best.logit.is_finite()) {
+                return Some(NO_TOKEN);
+            }
             draw(&summary, program.vocabulary, &wanted.sampling, wanted.position)
         })
         .collect();

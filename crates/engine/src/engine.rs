@@ -5,7 +5,9 @@ use crate::workers::Workers;
 use crate::{BlockPool, EngineError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use tombolo_model::{BLOCK_TOKENS, Backend, Before, Capacity, Row, Sampling, Sequence, Step, StepOutput, Token};
+use tombolo_model::{
+    BLOCK_TOKENS, Backend, Before, Capacity, NO_TOKEN, Row, Sampling, Sequence, Step, StepOutput, Token,
+};
 
 /// What the engine must know of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +89,8 @@ impl Engine {
     pub fn collect(&mut self) -> Result<StepOutput, EngineError> {
         assert!(self.in_flight > 0, "a step is in flight");
         self.in_flight -= 1;
-        self.workers.collect()
+        let output = self.workers.collect()?;
+        if output.tokens.contains(&NO_TOKEN) { Err(EngineError::NotNumbers) } else { Ok(output) }
     }
 
     /// Runs one step to its end.

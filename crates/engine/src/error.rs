@@ -18,6 +18,8 @@ pub enum EngineError {
     RanksDisagree { rank: usize, token: u32, expected: u32 },
     #[error("cancelled")]
     Cancelled,
+    #[error("the logits are no numbers: the weights are damaged, or a value grew without bounds")]
+    NotNumbers,
     #[error("the prompt is empty")]
     EmptyPrompt,
     #[error("the prompt has {tokens} tokens; the context holds {context} (raise it with -c)")]

@@ -176,7 +176,7 @@ impl Config {
         let family = Family::of(architecture).ok_or_else(|| unknown(architecture))?;
         let keys = Keys { meta, architecture };
         keys.refuse_unsupported(family.computes)?;
-        let (layers, draft_layers) = layers(&keys)?;
+        let (layers, draft_layers) = layers(gguf, &keys)?;
         let hidden = keys.count("embedding_length", limits::WIDTH)?;
         let context = keys.count("context_length", limits::CONTEXT)?;
         let experts = experts(gguf, &keys, family)?;
@@ -266,14 +266,22 @@ impl Config {
 }
 
 /// Blocks of the forward pass, and blocks after them that predict further tokens.
-fn layers(keys: &Keys) -> Result<(usize, usize), ModelError> {
+fn layers(gguf: &Gguf, keys: &Keys) -> Result<(usize, usize), ModelError> {
     let blocks = keys.count("block_count", limits::LAYERS)?;
     let key = "nextn_predict_layers";
     let draft = keys.count_if_any(key, limits::LAYERS)?.unwrap_or(0);
-    match blocks.checked_sub(draft) {
-        Some(layers) if layers > 0 => Ok((layers, draft)),
-        _ => keys.bad(key, format!("{draft} of {blocks} blocks")),
+    let layers = match blocks.checked_sub(draft) {
+        Some(layers) if layers > 0 => layers,
+        _ => return keys.bad(key, format!("{draft} of {blocks} blocks")),
+    };
+    // A block that is there and drafts nothing is one of the model's own: leaving it out would be another model.
+    for block in layers..blocks {
+        let of = |start: &str| gguf.tensors().iter().any(|tensor| tensor.name.starts_with(start));
+        if of(&format!("blk.{block}.")) && !of(&format!("blk.{block}.nextn.")) {
+            return keys.bad(key, format!("block {block} has no tensors 'nextn.*': it does not draft tokens"));
+        }
     }
+    Ok((layers, draft))
 }
 
 /// Why an architecture is refused: by name where its name is near to one that runs.

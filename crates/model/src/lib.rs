@@ -29,5 +29,5 @@ pub use program::{
 };
 pub use sampling::{CANDIDATES, Candidate, Sampling, Summary, draw};
 pub use shard::{MAX_RANKS, Shard, Split};
-pub use step::{BLOCK_TOKENS, Before, Capacity, Pass, Row, Sequence, Step, StepError, StepOutput, Token};
+pub use step::{BLOCK_TOKENS, Before, Capacity, NO_TOKEN, Pass, Row, Sequence, Step, StepError, StepOutput, Token};
 pub use weight::{Slice, Weight};

@@ -75,10 +75,13 @@ pub struct Step {
     pub full_logits: bool,
 }
 
+/// Instead of a token, where there was no number among the logits to draw by, or one without bounds.
+pub const NO_TOKEN: u32 = u32::MAX;
+
 /// What a step gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutput {
-    /// One token per row with `sample`, in row order; the same on every rank.
+    /// One token, or [`NO_TOKEN`], per row with `sample`, in row order; the same on every rank.
     pub tokens: Vec<u32>,
     /// With [`Step::full_logits`]: `[logits rows, this rank's vocabulary shard]`, row-major.
     pub logits: Vec<f32>,

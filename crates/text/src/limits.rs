@@ -9,7 +9,7 @@ pub const MERGES_MAX: usize = 1 << 23;
 /// The longest text that is encoded or rendered in one call, in bytes.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
 /// The longest chat template, in bytes.
-pub const TEMPLATE_BYTES_MAX: usize = 256 << 10;
+pub const TEMPLATE_BYTES_MAX: usize = 128 << 10;
 /// The most messages in one conversation.
 pub const MESSAGES_MAX: usize = 1 << 16;
 /// The fuel of one render before the conversation's own share. A unit pays for an instruction, a value looked at, or

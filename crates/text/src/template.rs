@@ -172,6 +172,8 @@ fn syntax() -> Result<SyntaxConfig, Error> {
 
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
+    // It shows the state of the program, not of the conversation.
+    env.remove_global("debug");
     env.set_recursion_limit(limits::CALL_DEPTH_MAX);
     env.set_unknown_method_callback(method);
     env.add_filter("tojson", json::tojson);

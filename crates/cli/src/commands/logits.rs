@@ -63,6 +63,11 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Error> {
     let out = args.out.as_deref().map(|path| Target::new(path, model.path())).transpose()?;
     let reference = args.compare.as_deref().map(read).transpose()?;
     let from_reference = reference.as_ref().and_then(|r| r.tokens.clone());
+    if let (Some(asked), Some(held)) = (&args.tokens, &from_reference)
+        && asked.0 != *held
+    {
+        return Err(input("--tokens are not those of the --compare file, which has its own; leave --tokens out"));
+    }
     let tokens = args.tokens.as_ref().map(|t| t.0.clone()).or(from_reference);
     let tokens = tokens.ok_or_else(|| input("--tokens is missing, and --compare brings no tensor 'tokens'"))?;
     let gguf = load::open(&model)?;
@@ -165,7 +170,10 @@ fn read(path: &Path) -> Result<Reference, Error> {
     if logits.dtype() != Dtype::F32 || vocabulary == 0 {
         return Err(wrong(&"'logits' is not of type F32, or is empty"));
     }
-    let values = logits.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let values: Vec<f32> = logits.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    if values.chunks(vocabulary).any(|row| !row.iter().any(|value| value.is_finite())) {
+        return Err(wrong(&"'logits' has a position without a number"));
+    }
     let tokens = match file.tensor("tokens") {
         Ok(tokens) if tokens.dtype() == Dtype::I32 => {
             let ids = tokens.data().as_chunks::<4>().0.iter().map(|b| u32::try_from(i32::from_le_bytes(*b)));

@@ -78,7 +78,7 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     /// Whether a prompt is a message. The demo model goes on with texts, and its template does nothing else.
     fn chats(&self, source: &Source) -> bool {
-        let asked = self.chat || self.system.is_some();
+        let asked = self.chat || self.system.is_some() || self.tools.is_some();
         !self.no_chat && self.tokens.is_none() && (asked || *source != Source::Demo)
     }
 }
@@ -318,7 +318,7 @@ fn check_vocabulary(gguf: &Gguf, tokenizer: &Tokenizer, config: &Config) -> Resu
 /// Refuses, before anything is run, a prompt that cannot be.
 fn check(ids: &[u32], config: &Config, context: usize) -> Result<(), Error> {
     if ids.is_empty() {
-        return Err(input("the prompt is empty"));
+        return Err(input("the prompt has no tokens: it is empty, or the vocabulary can spell nothing of it"));
     }
     if let Some(id) = ids.iter().find(|id| **id as usize >= config.vocabulary) {
         return Err(input(format!("token {id} is outside the model's vocabulary of {}", config.vocabulary)));
@@ -365,8 +365,8 @@ fn template(gguf: &Gguf, tokenizer: &Tokenizer, args: &RunArgs) -> Result<Option
         TextError::NoThread(_) => failure(e),
         _ => in_template(gguf, &e),
     })?;
-    if template.is_none() && (args.chat || args.system.is_some()) {
-        return Err(at_file(gguf, &"the model has no chat template; leave out --chat and --system"));
+    if template.is_none() && (args.chat || args.system.is_some() || args.tools.is_some()) {
+        return Err(at_file(gguf, &"the model has no chat template; leave out --chat, --system and --tools"));
     }
     Ok(template)
 }
@@ -430,6 +430,9 @@ pub(crate) fn rendered(
     let conversation = Conversation { tools: tools.to_vec(), ..Conversation::new(messages) };
     let encoded = template.prompt(&conversation).and_then(|prompt| {
         let ids = tokenizer.encode_prompt(&prompt)?;
+        if ids.is_empty() {
+            return Err(TextError::Template("it makes nothing of the messages".into()));
+        }
         Ok(Question { ids, opens_reasoning: prompt.opens_reasoning() })
     });
     encoded.map_err(|e| match e {
@@ -493,7 +496,10 @@ impl Session {
             Reason::Stop => "stop",
             Reason::Length if tokens.len() >= self.predict => "length",
             Reason::Length => "context full",
-            Reason::NotNumbers => "no numbers",
+            Reason::NotNumbers => {
+                let what = "the logits are no numbers: the weights are damaged, or a value grew without bounds";
+                return Err(failure(format!("after {} tokens of the answer, {what}", tokens.len())));
+            }
         };
         let first = first.unwrap_or(ended);
         let cached_tokens = tally.cached_tokens;

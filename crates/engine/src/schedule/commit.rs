@@ -3,7 +3,7 @@
 use super::{Flight, Kind, Part, Scheduler};
 use crate::draw;
 use crate::request::{Event, Logprobs, Reason};
-use tombolo_model::StepOutput;
+use tombolo_model::{NO_TOKEN, StepOutput};
 
 /// A step's drawn tokens and logits, row by row.
 struct Results<'a> {
@@ -121,6 +121,9 @@ impl Scheduler {
                 mask.accept(token);
             }
             logprobs = extra.logprobs.map(|top| Box::new(draw::logprobs(plain, token, top)));
+        }
+        if token == NO_TOKEN {
+            return Some(Reason::NotNumbers);
         }
         sequence.tokens.push(token);
         self.figures.generated += 1;

@@ -6,7 +6,7 @@
 
 use super::sequence::Sequence;
 use super::{Drafts, Flight, Kind, Part, Scheduler};
-use tombolo_model::{Pass, Row, Step, Token};
+use tombolo_model::{NO_TOKEN, Pass, Row, Step, Token};
 
 impl Scheduler {
     /// The drafting block's next pass; `None`: there is none to run.
@@ -64,6 +64,9 @@ impl Scheduler {
     pub(super) fn commit_draft(&mut self, index: usize, part: Part, drawn: &[u32]) {
         let wanted = self.drafts_wanted(&self.running[index]);
         let sequence = &mut self.running[index];
+        if drawn.contains(&NO_TOKEN) {
+            return;
+        }
         sequence.drafts.extend_from_slice(drawn);
         if !drawn.is_empty() && sequence.drafts.len() < wanted {
             let row = part.row + part.rows - 1;

@@ -107,9 +107,9 @@ fn context(tests: &[Test]) -> Result<usize, Error> {
             Some(tokens) => longest = longest.max(tokens),
             None => {
                 let Test { prompt, generate, depth } = *test;
-                return Err(input(format!(
-                    "-d {depth} with -p {prompt} or -n {generate}: more than the {most} tokens that any context holds"
-                )));
+                let test = if prompt > 0 { format!("-p {prompt}") } else { format!("-n {generate}") };
+                let with = if depth > 0 { format!(" with -d {depth}") } else { String::new() };
+                return Err(input(format!("{test}{with}: more than the {most} tokens that any context holds")));
             }
         }
     }
