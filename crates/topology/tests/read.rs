@@ -342,7 +342,7 @@ fn is_part(part: &Machine, whole: &Machine) -> Result<(), String> {
 fn every_prefix_is_right_or_an_error() {
     for name in ALL {
         let source = data(name);
-        let whole = read(&[source.clone()]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let whole = read(std::slice::from_ref(&source)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let (mut right, mut wrong) = (0, 0);
         for end in (0..source.text.len()).filter(|&end| source.text.is_char_boundary(end)) {
             let text = source.text[..end].to_string();
@@ -366,7 +366,7 @@ fn every_prefix_is_right_or_an_error() {
 fn every_line_dropped_is_right_or_an_error() {
     for name in ALL {
         let source = data(name);
-        let whole = read(&[source.clone()]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let whole = read(std::slice::from_ref(&source)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let lines: Vec<&str> = source.text.split_inclusive('\n').collect();
         for dropped in 0..lines.len() {
             let text: String = lines.iter().enumerate().filter(|(at, _)| *at != dropped).map(|(_, l)| *l).collect();

@@ -8,13 +8,13 @@ pub struct ReadError {
     pub file: String,
     /// The line, from 1, where one is to blame.
     pub line: Option<usize>,
-    /// What is wrong.
-    pub fault: Fault,
+    /// What is wrong. Boxed, because errors are rare and large.
+    pub fault: Box<Fault>,
 }
 
 impl ReadError {
     pub(crate) fn new(file: &str, line: impl Into<Option<usize>>, fault: Fault) -> Self {
-        ReadError { file: file.to_string(), line: line.into(), fault }
+        ReadError { file: file.to_string(), line: line.into(), fault: Box::new(fault) }
     }
 }
 
