@@ -92,14 +92,27 @@ fn what_is_missing_is_named_and_what_helps_is_said() {
     let mut config = Config::from_gguf(&without).unwrap();
     assert!(config.force_dense_attention() && !config.force_dense_attention());
     assert_eq!(Program::build(&without, &config, Shard::WHOLE).unwrap().groups.len(), 1);
-    // A layer that shares its choice may have an indexer or not; a block that predicts further tokens may be missing.
-    let blocks = |key: &str| match key {
-        "glm-dsa.block_count" => Some(Value::U32(3)),
-        "glm-dsa.attention.indexer.types" => None,
-        _ => None,
+    // Blocks that are not counted are not ignored, and a block of the model does not draft.
+    let counted = |blocks: u32, drafts: u32| {
+        let change = move |key: &str| match key {
+            "glm-dsa.block_count" => Some(Value::U32(blocks)),
+            "glm-dsa.nextn_predict_layers" => Some(Value::U32(drafts)),
+            _ => None,
+        };
+        let file = rewritten(&gguf, |_| true, change);
+        Config::from_gguf(&file).and_then(|config| Program::build(&file, &config, Shard::WHOLE)).unwrap_err()
     };
-    let error = build(&rewritten(&gguf, |_| true, blocks), Shard::WHOLE).unwrap_err();
+    let error = counted(3, 0);
     assert!(matches!(&error, ModelError::ExtraTensor { tensor } if tensor.starts_with("blk.3.")), "{error}");
+    let error = counted(5, 2).to_string();
+    assert!(error.contains("block 3 has no tensors 'nextn.*'"), "{error}");
+    let part = rewritten(&gguf, |name| name != "blk.4.nextn.hnorm.weight", same);
+    let error = build(&part, Shard::WHOLE).unwrap_err();
+    assert!(matches!(&error, ModelError::MissingDraft { tensor } if tensor == "blk.4.nextn.hnorm.weight"), "{error}");
+    assert!(error.to_string().contains("--draft-max 0"), "{error}");
+    // Left out as a whole, it is not missed.
+    let trunk = rewritten(&gguf, |name| !name.starts_with("blk.4."), same);
+    assert!(build(&trunk, Shard::WHOLE).unwrap().draft.is_empty());
     let named = |name: &'static str| {
         let change = move |key: &str| (key == "general.architecture").then(|| Value::String(name.into()));
         Config::from_gguf(&rewritten(&gguf, |_| true, change)).unwrap_err().to_string()

@@ -16,7 +16,7 @@ pub fn doctor_page(title: &str, machine: &Machine, verdicts: &[Verdict]) -> Stri
         matrix(&mut body, machine);
     }
     for note in &machine.notes {
-        let _ = writeln!(body, "<p class=\"dim\">{}</p>", escaped(note));
+        let _ = writeln!(body, "<p class=\"dim\">{}</p>", with_code(note));
     }
     body += "<h2>Verdicts</h2>\n";
     if verdicts.is_empty() {

@@ -8,7 +8,7 @@ pub struct ReadError {
     pub file: String,
     /// The line, from 1, where one is to blame.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// What is wrong. Boxed, because errors are rare and large.
     pub fault: Box<Fault>,
 }
 
