@@ -6,6 +6,7 @@ mod completions;
 mod inspect;
 mod logits;
 mod run;
+mod serve;
 
 use crate::error::Error;
 use std::process::ExitCode;
@@ -15,6 +16,8 @@ use std::process::ExitCode;
 pub(crate) enum Command {
     /// Complete a prompt, or chat
     Run(run::RunArgs),
+    /// Serve a model over OpenAI's API
+    Serve(Box<serve::ServeArgs>),
     /// Measure speed
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -30,6 +33,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, Error> {
         match self {
             Command::Run(args) => run::run(&args),
+            Command::Serve(args) => serve::run(&args),
             Command::Bench(bench) => bench::run(&bench),
             Command::Inspect(args) => inspect::run(&args),
             Command::Logits(args) => logits::run(&args),

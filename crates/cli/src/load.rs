@@ -13,7 +13,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tombolo_engine::{Engine, Shape};
 use tombolo_gguf::{Fault, Gguf};
-use tombolo_model::{BLOCK_TOKENS, Capacity, Config, Program, Shard, dummy};
+use tombolo_model::{BLOCK_TOKENS, Backend, Capacity, Config, Program, Shard, dummy};
 
 /// Rows of a step: what prefill runs at once.
 pub(crate) const ROWS: usize = 512;
@@ -106,6 +106,16 @@ pub(crate) fn plan(
     Ok((choice, shape))
 }
 
+/// The ranks of a model, loaded.
+pub(crate) struct Ranks {
+    pub(crate) backends: Vec<Box<dyn Backend>>,
+    pub(crate) shape: Shape,
+    pub(crate) choice: Choice,
+    /// One line per rank: its device.
+    pub(crate) devices: Vec<String>,
+    pub(crate) seconds: f64,
+}
+
 /// Loads a model that was opened.
 pub(crate) fn load(
     gguf: &Arc<Gguf>,
@@ -114,12 +124,22 @@ pub(crate) fn load(
     split: &SplitArgs,
     capacity: Capacity,
 ) -> Result<Loaded, Error> {
+    let Ranks { backends, shape, choice, devices, seconds } = ranks(gguf, config, device, split, capacity)?;
+    let engine = Engine::new(backends, shape, capacity);
+    Ok(Loaded { gguf: gguf.clone(), config: config.clone(), engine, choice, devices, seconds })
+}
+
+/// The same, for whoever drives the ranks otherwise.
+pub(crate) fn ranks(
+    gguf: &Arc<Gguf>,
+    config: &Config,
+    device: &DeviceArgs,
+    split: &SplitArgs,
+    capacity: Capacity,
+) -> Result<Ranks, Error> {
     let (choice, shape) = plan(gguf, config, device, split)?;
     if matches!(choice.place, Place::Cpu { .. }) {
-        let programs = programs(gguf, config, choice.ranks)?;
-        let arith = tombolo_model::Arith::from(device.arith);
-        let kv = device.kv_cache_dtype.kind().unwrap_or(arith.kv_type());
-        Needs::of(gguf, &programs, capacity, arith, kv).check(memory::available())?;
+        needs(gguf, config, device, choice.ranks, capacity)?.check(memory::available())?;
     }
     let started = Instant::now();
     let name = name(config);
@@ -129,13 +149,26 @@ pub(crate) fn load(
     })?;
     gguf.check_unchanged().map_err(input)?;
     let devices = backends.iter().map(|b| b.describe()).collect();
-    let engine = Engine::new(backends, shape, capacity);
     let seconds = started.elapsed().as_secs_f64();
-    Ok(Loaded { gguf: gguf.clone(), config: config.clone(), engine, choice, devices, seconds })
+    Ok(Ranks { backends, shape, choice, devices, seconds })
+}
+
+/// What a model takes of the processor's memory.
+pub(crate) fn needs(
+    gguf: &Gguf,
+    config: &Config,
+    device: &DeviceArgs,
+    ranks: usize,
+    capacity: Capacity,
+) -> Result<Needs, Error> {
+    let programs = programs(gguf, config, ranks)?;
+    let arith = tombolo_model::Arith::from(device.arith);
+    let kv = device.kv_cache_dtype.kind().unwrap_or(arith.kv_type());
+    Ok(Needs::of(gguf, &programs, capacity, arith, kv))
 }
 
 /// A model's name, fit for a line.
-fn name(config: &Config) -> String {
+pub(crate) fn name(config: &Config) -> String {
     output::shortened(&output::one_line(&config.name), NAME_CHARS_MAX)
 }
 

@@ -4,7 +4,7 @@ use super::{Fault, File};
 use toml::Table;
 
 /// The crates and what each may use. Test-only dependencies are free: an oracle may sit anywhere.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("gguf", &[]),
     ("text", &["gguf"]),
     ("model", &["gguf"]),
@@ -12,11 +12,19 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ("cpu", &["collective", "gguf", "model"]),
     ("cuda", &["collective", "gguf", "model"]),
     ("engine", &["gguf", "model", "text"]),
-    ("cli", &["collective", "cpu", "cuda", "engine", "gguf", "model", "text"]),
+    ("server", &["engine", "model", "text"]),
+    ("cli", &["collective", "cpu", "cuda", "engine", "gguf", "model", "server", "text"]),
 ];
 /// Libraries that few crates may use. `cpu` maps memory, never a file.
-const OWNED: [(&str, &[&str]); 4] =
-    [("cudarc", &["cuda"]), ("memmap2", &["gguf", "cpu"]), ("libloading", &["cuda"]), ("clap", &["cli"])];
+const OWNED: [(&str, &[&str]); 7] = [
+    ("cudarc", &["cuda"]),
+    ("memmap2", &["gguf", "cpu"]),
+    ("libloading", &["cuda"]),
+    ("clap", &["cli"]),
+    ("axum", &["server"]),
+    ("hyper", &["server"]),
+    ("tokio", &["server"]),
+];
 /// Crates that may hold `unsafe`; all others forbid it.
 const UNSAFE: [&str; 4] = ["collective", "cpu", "cuda", "gguf"];
 
