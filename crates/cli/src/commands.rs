@@ -8,6 +8,7 @@ mod inspect;
 mod logits;
 mod plan;
 mod run;
+mod serve;
 
 use crate::error::Error;
 use std::process::ExitCode;
@@ -17,6 +18,8 @@ use std::process::ExitCode;
 pub(crate) enum Command {
     /// Complete a prompt, or chat
     Run(run::RunArgs),
+    /// Serve a model over OpenAI's API
+    Serve(Box<serve::ServeArgs>),
     /// Measure speed
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -36,6 +39,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, Error> {
         match self {
             Command::Run(args) => run::run(&args),
+            Command::Serve(args) => serve::run(&args),
             Command::Bench(bench) => bench::run(&bench),
             Command::Doctor(args) => doctor::run(&args),
             Command::Inspect(args) => inspect::run(&args),

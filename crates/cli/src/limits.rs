@@ -5,6 +5,8 @@
 pub(crate) const THREADS_MAX: usize = 1024;
 /// Tokens drafted for a step: guesses of guesses are soon worth nothing.
 pub(crate) const DRAFT_MAX: usize = 16;
+/// Sequences that a server runs at once.
+pub(crate) const SEQUENCES_MAX: usize = 1024;
 /// Bytes read from standard input as a prompt.
 pub(crate) const PROMPT_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of one message of a chat.

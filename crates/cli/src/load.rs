@@ -123,10 +123,7 @@ pub(crate) fn load(
 ) -> Result<Loaded<Ranks>, Error> {
     let (choice, shape) = plan(gguf, config, device, split)?;
     if matches!(choice.place, Place::Cpu { .. }) {
-        let programs = programs(gguf, config, choice.ranks)?;
-        let arith = tombolo_model::Arith::from(device.arith);
-        let kv = device.kv_cache_dtype.kind().unwrap_or(arith.kv_type());
-        Needs::of(gguf, &programs, capacity, arith, kv).check(memory::available())?;
+        needs(gguf, config, device, choice.ranks, capacity)?.check(memory::available())?;
     }
     let started = Instant::now();
     let name = name(config);
@@ -141,8 +138,22 @@ pub(crate) fn load(
     Ok(Loaded { gguf: gguf.clone(), config: config.clone(), capacity, engine, choice, devices, seconds })
 }
 
+/// What a model takes of the processor's memory.
+pub(crate) fn needs(
+    gguf: &Gguf,
+    config: &Config,
+    device: &DeviceArgs,
+    ranks: usize,
+    capacity: Capacity,
+) -> Result<Needs, Error> {
+    let programs = programs(gguf, config, ranks)?;
+    let arith = tombolo_model::Arith::from(device.arith);
+    let kv = device.kv_cache_dtype.kind().unwrap_or(arith.kv_type());
+    Ok(Needs::of(gguf, &programs, capacity, arith, kv))
+}
+
 /// A model's name, fit for a line.
-fn name(config: &Config) -> String {
+pub(crate) fn name(config: &Config) -> String {
     output::shortened(&output::one_line(&config.name), NAME_CHARS_MAX)
 }
 
@@ -165,11 +176,12 @@ impl Loaded<Ranks> {
         self.driven(|ranks| Engine::new(ranks.backends, ranks.shape, capacity))
     }
 
-    /// Driven by the scheduler.
-    pub(crate) fn scheduled(self, waiting_max: usize, drafts: Drafts) -> Loaded<Runner> {
+    /// Driven by the scheduler, with up to so many drafts for a step.
+    pub(crate) fn scheduled(self, waiting_max: usize, prefix_cache: bool, draft_max: usize) -> Loaded<Runner> {
+        let drafts = if draft_max > 0 { Drafts::Block(draft_max) } else { Drafts::None };
         let capacity = self.capacity;
         self.driven(|Ranks { backends, shape: Shape { vocabulary, groups } }| {
-            let settings = Settings { capacity, vocabulary, groups, waiting_max, prefix_cache: true, drafts };
+            let settings = Settings { capacity, vocabulary, groups, waiting_max, prefix_cache, drafts };
             Runner::new(backends, settings)
         })
     }

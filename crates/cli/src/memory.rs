@@ -9,8 +9,8 @@ use tombolo_model::{Arith, BLOCK_TOKENS, Capacity, KvGroup, KvType, Program};
 /// What the ranks of a model take of the processor's memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
-    weights: u64,
-    cache: u64,
+    pub(crate) weights: u64,
+    pub(crate) cache: u64,
 }
 
 impl Needs {

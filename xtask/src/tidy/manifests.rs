@@ -4,7 +4,7 @@ use super::{Fault, File};
 use toml::Table;
 
 /// The crates and what each may use. Test-only dependencies are free: an oracle may sit anywhere.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("gguf", &[]),
     ("text", &["gguf"]),
     ("model", &["gguf"]),
@@ -15,15 +15,22 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("ceiling", &["collective", "gguf", "model", "topology"]),
     ("engine", &["gguf", "model", "text"]),
     ("report", &["topology"]),
-    ("cli", &["ceiling", "collective", "cpu", "cuda", "engine", "gguf", "model", "report", "text", "topology"]),
+    ("server", &["engine", "model", "text"]),
+    (
+        "cli",
+        &["ceiling", "collective", "cpu", "cuda", "engine", "gguf", "model", "report", "server", "text", "topology"],
+    ),
 ];
 /// Libraries that few crates may use. `cpu` maps memory, never a file.
-const OWNED: [(&str, &[&str]); 5] = [
+const OWNED: [(&str, &[&str]); 8] = [
     ("nvml-wrapper", &["topology"]),
     ("cudarc", &["cuda"]),
     ("memmap2", &["gguf", "cpu"]),
     ("libloading", &["cuda"]),
     ("clap", &["cli"]),
+    ("axum", &["server"]),
+    ("hyper", &["server"]),
+    ("tokio", &["server"]),
 ];
 /// Crates that may hold `unsafe`; all others forbid it.
 const UNSAFE: [&str; 4] = ["collective", "cpu", "cuda", "gguf"];

@@ -19,16 +19,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-use tombolo_engine::{Drafts, Event, Reason, Request, Runner, Tally};
+use tombolo_engine::{Event, Reason, Request, Runner, Tally};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Capacity, Config, Sampling};
 use tombolo_text::output::{Dialect, OutputParser, ToolCall, Tools};
 use tombolo_text::{ChatTemplate, Conversation, Message, TextError, Tokenizer};
 
 /// Context where none is asked for, if the model has as much.
-const DEFAULT_CONTEXT: usize = 4096;
+pub(crate) const DEFAULT_CONTEXT: usize = 4096;
 /// Rows of a step on the processor: between steps Ctrl-C ends a prompt, and more rows are hardly quicker there.
-const CPU_ROWS: usize = 128;
+pub(crate) const CPU_ROWS: usize = 128;
 
 /// Options of `run`.
 #[derive(clap::Args)]
@@ -249,7 +249,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let rows = if is_cpu { CPU_ROWS } else { ROWS };
     let capacity = Capacity { logits: 1 + drafts, ..capacity(rows, 1, context) };
     let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
-    let loaded = loaded.scheduled(1, if drafts == 0 { Drafts::None } else { Drafts::Block(drafts) });
+    let loaded = loaded.scheduled(1, true, drafts);
     loaded.print_summary();
     print_sampling(&sampling);
     let predict = args.predict.unwrap_or(if source == Source::Demo { demo::PREDICT } else { usize::MAX });
@@ -280,7 +280,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
 }
 
 /// Tokens that will be drafted for a step: what was asked for, if it can be.
-fn drafts(asked: Option<usize>, gguf: &Gguf, config: &Config, is_cpu: bool) -> Result<usize, Error> {
+pub(crate) fn drafts(asked: Option<usize>, gguf: &Gguf, config: &Config, is_cpu: bool) -> Result<usize, Error> {
     match asked {
         Some(n) if n > DRAFT_MAX => Err(input(format!("--draft-max {n}: {DRAFT_MAX} at most"))),
         Some(n) if n > 0 && config.draft.is_none() => {
@@ -307,7 +307,7 @@ fn print_sampling(s: &Sampling) {
 }
 
 /// Refuses a file whose text can become tokens that the model does not have.
-fn check_vocabulary(gguf: &Gguf, tokenizer: &Tokenizer, config: &Config) -> Result<(), Error> {
+pub(crate) fn check_vocabulary(gguf: &Gguf, tokenizer: &Tokenizer, config: &Config) -> Result<(), Error> {
     let (tokens, rows) = (tokenizer.vocabulary(), config.vocabulary);
     if tokens > rows {
         return Err(at_file(gguf, &format!("the tokenizer has {tokens} tokens, the embedding {rows} rows")));

@@ -1,0 +1,8 @@
+//! `tombolo serve`, over real sockets, on the demo model.
+#![allow(missing_docs)]
+
+mod api;
+mod client;
+mod hostile;
+mod life;
+mod wire;
