@@ -1,10 +1,10 @@
 //! What every request passes first: is it whole, does its page come from elsewhere, does it have a key. Nothing is open
-//! unless [`OPEN`] names it. And what every answer bears.
+//! unless [`routes::is_open`] names it. And what every answer bears.
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::limits::PATH_BYTES;
-use crate::routes::OPEN;
+use crate::routes;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -73,7 +73,7 @@ fn admit(app: &App, peer: SocketAddr, mut request: Request, from_allowed: bool) 
     if is_preflight && from_allowed {
         return Ok(Admitted::Preflight(preflight()));
     }
-    let is_open = OPEN.contains(&request.uri().path());
+    let is_open = routes::is_open(request.uri().path());
     let Some(caller) = app.keys.caller(headers, peer.ip()) else {
         if is_open {
             return Ok(Admitted::Request(request));

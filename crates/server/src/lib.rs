@@ -33,6 +33,7 @@ mod progress;
 mod routes;
 mod server;
 mod sse;
+mod web;
 mod wire;
 
 pub use error::ServerError;

@@ -3,19 +3,24 @@
 use crate::app::App;
 use crate::error::{ApiError, echo};
 use crate::handlers::{self, chat, completions, status, text};
-use crate::openapi;
+use crate::{openapi, web};
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
 use std::sync::Arc;
 
 /// Paths that need no key: whoever watches over the server has none, and they tell nothing else.
-pub(crate) const OPEN: [&str; 3] = ["/live", "/ready", "/health"];
+const OPEN: [&str; 3] = ["/live", "/ready", "/health"];
+
+/// Whether a path needs no key.
+pub(crate) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path) || web::PATHS.contains(&path)
+}
 
 /// All routes.
 pub(crate) fn routes(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(chat::chat))
+    let page = web::PATHS.iter().fold(Router::new(), |router, &path| router.route(path, get(async || web::page(path))));
+    page.route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*name}", get(status::model))

@@ -223,3 +223,32 @@ fn metrics_have_vllm_s_names_and_types() {
     assert_eq!(served.metric("vllm:generation_tokens_total"), 24.0);
     assert_eq!(served.metric("vllm:time_to_first_token_seconds_count"), 1.0);
 }
+
+/// The page comes whole out of the binary, with or without a key, and asks for nothing from elsewhere.
+#[test]
+fn the_page_is_part_of_the_binary() {
+    let served = Served::start(&["--api-key", "sk-page"]);
+    let page = served.get("/");
+    assert_eq!(page.status, 200);
+    assert!(page.head.contains("content-security-policy: default-src 'none'; script-src 'self'"), "{}", page.head);
+    let named =
+        page.body.split(['"']).filter(|part| part.ends_with(".js") || part.ends_with(".css") || part.ends_with(".svg"));
+    let mut files: Vec<String> = named.map(str::to_string).collect();
+    let app = served.get("/app.js").body;
+    files.extend(app.split('"').filter_map(|part| part.strip_prefix("./")).map(str::to_string));
+    assert!(files.len() >= 6, "{files:?}");
+    for file in &files {
+        let answer = served.get(&format!("/{file}"));
+        assert_eq!((answer.status, answer.body.is_empty()), (200, false), "{file}");
+        let elsewhere =
+            answer.body.match_indices("://").filter(|(at, _)| !answer.body[..*at].ends_with("http")).count();
+        assert_eq!(elsewhere, 0, "{file}");
+    }
+    assert!(
+        !page.body.contains("://") && !page.body.contains("onclick") && !page.body.contains("<style"),
+        "{}",
+        page.body
+    );
+    assert_eq!(served.get("/v1/models").status, 401);
+    assert_eq!(served.get("/server.rs").status, 401);
+}

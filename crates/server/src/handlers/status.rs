@@ -63,6 +63,7 @@ fn cards(app: &App) -> Result<Vec<ModelCard<'static>>, ApiError> {
         owned_by: "tombolo",
         root: model.name(),
         max_model_len: model.context,
+        chat: model.template.is_some() && model.answer_tokens.is_none(),
     };
     Ok(model.names.iter().map(card).collect())
 }

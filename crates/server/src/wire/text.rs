@@ -24,6 +24,8 @@ pub(crate) struct ModelCard<'a> {
     pub(crate) root: &'a str,
     /// Tokens that a context holds.
     pub(crate) max_model_len: usize,
+    /// It answers messages; otherwise it only goes on with texts.
+    pub(crate) chat: bool,
 }
 
 /// What `/tokenize` is asked: a prompt, or a conversation as `/v1/chat/completions` takes it.
