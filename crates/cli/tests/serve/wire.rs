@@ -9,11 +9,11 @@ const BODY: &str = "{\"prompt\": \"a\", \"max_tokens\": 1}";
 
 #[test]
 fn bodies_are_limited_in_size_kind_and_time() {
-    let served = Served::start(&["--max-body-bytes", "100000", "--body-timeout", "1"]);
+    let served = Served::start(&["--max-body-bytes", "100000", "--body-timeout", "3"]);
     let declared = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10000000000\r\n\r\n{";
     assert_eq!(served.raw(declared.as_bytes()).status, 413, "A24");
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let endless = [head.as_bytes(), &b"1\r\nx\r\n".repeat(200_000)].concat();
+    let endless = [head.as_bytes(), &b"4\r\nxxxx\r\n".repeat(50_000)].concat();
     assert_eq!(served.raw(&endless).status, 413, "A24");
     for (line, status) in [
         ("Content-Encoding: gzip\r\n", 415),
@@ -31,7 +31,7 @@ fn bodies_are_limited_in_size_kind_and_time() {
     slow.write_all(format!("{head}1\r\n{{\r\n").as_bytes()).unwrap();
     let started = Instant::now();
     assert_eq!(read(slow).status, 408, "A28");
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(10));
     assert_eq!(served.post("/v1/completions", BODY).status, 200);
 }
 

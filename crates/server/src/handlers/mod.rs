@@ -37,10 +37,14 @@ pub(crate) fn id(prefix: &str) -> String {
 
 /// A whole answer.
 pub(crate) fn whole(body: &impl Serialize) -> Result<Response, ApiError> {
-    let text = serde_json::to_string(body).map_err(|error| ApiError::internal(error.to_string()))?;
+    serde_json::to_string(body).map(json_text).map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// The same, of text that is JSON already.
+pub(crate) fn json_text(text: String) -> Response {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    response
 }
 
 /// Refuses a model that is not here.
