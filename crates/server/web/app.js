@@ -253,5 +253,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 load();
+// On a small screen the conversation comes first.
+if (matchMedia("(max-width: 820px)").matches) toggle("live", false);
 connect();
 watch(key);
