@@ -3,9 +3,9 @@
 //! Here live everything that knows HTTP and JSON bodies, the thread that runs the engine, and what becomes of connections.
 //! Not here: how a step is chosen (`engine`), what text is made of (`text`), and which backend runs (`cli`).
 //!
-//! A request's way: [`accept`] takes the connection and [`gate`] says whether it may come in; [`body`] reads it within
-//! limits; [`wire`] gives it types and [`ask`] makes engine requests of it; [`engine`] runs them; [`answer`] turns tokens into
-//! text, reasoning and calls, and [`sse`] or a whole body carries them out.
+//! A request's way: `accept` takes the connection and `gate` says whether it may come in; `body` reads it within
+//! limits; `wire` gives it types and `ask` makes engine requests of it; `engine` runs them; `answer` turns tokens into
+//! text, reasoning and calls, and `sse` or a whole body carries them out.
 #![forbid(unsafe_code)]
 
 mod accept;

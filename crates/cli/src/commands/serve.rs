@@ -79,7 +79,7 @@ struct NetArgs {
     /// Listen for other machines without a key
     #[arg(long)]
     allow_unauthenticated: bool,
-    /// Origin whose pages may read answers (CORS), as https://chat.example; may be given several times
+    /// Origin whose pages may read answers (CORS), scheme and all; may be given several times
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     /// Name under which a server without a key may be reached beside localhost; may be given several times
