@@ -42,11 +42,11 @@ pub(crate) fn taking_negative_numbers(command: clap::Command) -> clap::Command {
 
 /// A whole number from 0.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "a whole number from 0 is needed".to_string())
+    number(text)
 }
 
-/// A seed.
-fn seed(text: &str) -> Result<u64, String> {
+/// Any number of its type.
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "a whole number from 0 is needed".to_string())
 }
 
@@ -253,7 +253,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, default_value_t = 0.05, value_name = "P")]
     min_p: f32,
     /// Seed of the draw [default: another each time]
-    #[arg(short, long, value_name = "N", value_parser = seed)]
+    #[arg(short, long, value_name = "N", value_parser = number::<u64>)]
     seed: Option<u64>,
 }
 

@@ -17,6 +17,8 @@ use tombolo_model::{BLOCK_TOKENS, Backend, Capacity, Config, Program, Shard, dum
 
 /// Rows of a step: what prefill runs at once.
 pub(crate) const ROWS: usize = 512;
+/// Context where none is asked for, if the model has as much.
+const DEFAULT_CONTEXT: usize = 4096;
 /// Between two pictures of what shows that they go on.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -91,6 +93,16 @@ pub(crate) fn at_file(gguf: &Gguf, error: &dyn std::fmt::Display) -> Error {
     match gguf.path() {
         Some(path) => input(format!("{}: {error}", path.display())),
         None => input(error),
+    }
+}
+
+/// Tokens that a context holds; 0 asks for as many as the model was trained for.
+pub(crate) fn context(asked: Option<usize>, config: &Config) -> Result<usize, Error> {
+    match asked {
+        None => Ok(config.context.min(DEFAULT_CONTEXT)),
+        Some(0) => Ok(config.context),
+        Some(size) if size <= config.context => Ok(size),
+        Some(size) => Err(input(format!("-c {size}: the model was trained for {} tokens at most", config.context))),
     }
 }
 

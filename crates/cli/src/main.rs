@@ -5,6 +5,7 @@
 mod answer;
 mod args;
 mod backend;
+mod child;
 mod commands;
 mod demo;
 mod error;

@@ -19,14 +19,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-use tombolo_engine::{Event, Reason, Request, Runner, Tally};
+use tombolo_engine::{EngineError, Event, Reason, Request, Runner, Tally};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Capacity, Config, Sampling};
 use tombolo_text::output::{Dialect, OutputParser, ToolCall, Tools};
 use tombolo_text::{ChatTemplate, Conversation, Message, TextError, Tokenizer};
 
-/// Context where none is asked for, if the model has as much.
-pub(crate) const DEFAULT_CONTEXT: usize = 4096;
 /// Rows of a step on the processor: between steps Ctrl-C ends a prompt, and more rows are hardly quicker there.
 pub(crate) const CPU_ROWS: usize = 128;
 
@@ -238,7 +236,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         (None, Some(text), Some(tokenizer)) => Some(encode(text, &gguf, tokenizer, template.as_ref(), &tools, args)?),
         _ => None,
     };
-    let context = context_size(args, &config)?;
+    let context = load::context(args.context, &config)?;
     if let Some(question) = &question {
         check(&question.ids, &config, context)?;
     }
@@ -376,15 +374,6 @@ fn in_template(gguf: &Gguf, error: &TextError) -> Error {
     at_file(gguf, &format!("{error}; --no-chat takes a prompt as it is, without the template"))
 }
 
-fn context_size(args: &RunArgs, config: &Config) -> Result<usize, Error> {
-    match args.context {
-        None => Ok(config.context.min(DEFAULT_CONTEXT)),
-        Some(0) => Ok(config.context),
-        Some(size) if size <= config.context => Ok(size),
-        Some(size) => Err(input(format!("-c {size}: the model was trained for {} tokens at most", config.context))),
-    }
-}
-
 fn encode(
     text: &str,
     gguf: &Gguf,
@@ -497,8 +486,8 @@ impl Session {
             Reason::Length if tokens.len() >= self.predict => "length",
             Reason::Length => "context full",
             Reason::NotNumbers => {
-                let what = "the logits are no numbers: the weights are damaged, or a value grew without bounds";
-                return Err(failure(format!("after {} tokens of the answer, {what}", tokens.len())));
+                let (count, what) = (tokens.len(), EngineError::NotNumbers);
+                return Err(failure(format!("after {count} tokens of the answer, {what}")));
             }
         };
         let first = first.unwrap_or(ended);

@@ -3,7 +3,7 @@
 
 use crate::args::{DeviceArgs, DraftArgs, ModelArgs, Source, SplitArgs, count};
 use crate::backend::Place;
-use crate::commands::run::{CPU_ROWS, DEFAULT_CONTEXT, check_vocabulary, drafts};
+use crate::commands::run::{CPU_ROWS, check_vocabulary, drafts};
 use crate::demo;
 use crate::error::{Error, failure, input};
 use crate::limits::SEQUENCES_MAX;
@@ -164,7 +164,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
     let config = load::drafting_config(&gguf, args.device.dense_attention)?;
     let tokenizer = tokenizer(&gguf, &config)?;
     let (template, tool_template) = templates(&gguf, tokenizer.as_ref())?;
-    let context = context(args.context, &config)?;
+    let context = load::context(args.context, &config)?;
     let (choice, _) = load::plan(&gguf, &config, &args.device, &args.split)?;
     let is_cpu = matches!(choice.place, Place::Cpu { .. });
     let draft_max = drafts(args.draft.draft_max, &gguf, &config, is_cpu)?;
@@ -221,15 +221,6 @@ fn templates(
             output::say_safely(&format!("warning: {error}; /v1/chat/completions takes nothing"));
             Ok((None, None))
         }
-    }
-}
-
-fn context(asked: Option<usize>, config: &Config) -> Result<usize, Error> {
-    match asked {
-        None => Ok(config.context.min(DEFAULT_CONTEXT)),
-        Some(0) => Ok(config.context),
-        Some(size) if size <= config.context => Ok(size),
-        Some(size) => Err(input(format!("-c {size}: the model was trained for {} tokens at most", config.context))),
     }
 }
 

@@ -116,7 +116,7 @@ struct Flight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Trunk,
-    /// Of the drafting block; the number of drafts that its sequences have when it is done.
+    /// Of the drafting block.
     Draft,
 }
 
@@ -221,11 +221,6 @@ impl Scheduler {
             },
         };
         self.finish(sequence, Reason::Cancelled);
-    }
-
-    /// Whether [`Scheduler::schedule`] could give a step.
-    pub fn has_work(&self) -> bool {
-        self.queue.len() > 0 || !self.running.is_empty()
     }
 
     /// Takes no more requests; those that are there go on.

@@ -4,6 +4,7 @@
 use super::error::{Fault, ReadError};
 use super::lines::Line;
 use crate::limits::{COLUMNS_MAX, GPUS_MAX};
+use crate::link::Pairs;
 
 /// The cells between GPUs, and what stands right of them.
 #[derive(Clone, Debug)]
@@ -18,6 +19,54 @@ pub(crate) struct Matrix {
     pub(crate) rows: Vec<Row>,
     /// The line of the column names.
     pub(crate) line: usize,
+}
+
+impl Matrix {
+    /// The table that the cells make, and the line of each row. A cell is read by `read`; those on the
+    /// diagonal, and no others, are `itself`.
+    pub(crate) fn table<T: PartialEq>(
+        &self,
+        file: &str,
+        possible: &'static str,
+        itself: &T,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<(Pairs<T>, Vec<usize>), ReadError> {
+        let mut rows = Vec::with_capacity(self.gpus.len());
+        for (a, row) in self.rows.iter().enumerate() {
+            let mut values = Vec::with_capacity(self.gpus.len());
+            for (b, word) in row.cells.iter().enumerate() {
+                let (from, to) = (self.gpus[a], self.gpus[b]);
+                let value = read(word).ok_or_else(|| {
+                    let fault = Fault::Word { word: word.clone(), row: from, column: to, possible };
+                    ReadError::new(file, row.line, fault)
+                })?;
+                if (value == *itself) != (a == b) {
+                    return Err(ReadError::new(file, row.line, Fault::Diagonal { row: from, column: to }));
+                }
+                values.push(value);
+            }
+            rows.push(values);
+        }
+        let lines: Vec<usize> = self.rows.iter().map(|row| row.line).collect();
+        let pairs = Pairs::new(rows).map_err(|wrong| {
+            let fault = Fault::CellCount { gpu: self.gpus[wrong.row], cells: wrong.cells, columns: wrong.rows };
+            ReadError::new(file, lines[wrong.row], fault)
+        })?;
+        Ok((pairs, lines))
+    }
+
+    /// Refuses a table in which the two directions of a pair differ; `word` says how a cell is written.
+    pub(crate) fn check_symmetry<T: PartialEq>(
+        &self,
+        file: &str,
+        pairs: &Pairs<T>,
+        word: impl Fn(&T) -> String,
+    ) -> Result<(), ReadError> {
+        let Some((a, b)) = pairs.asymmetry() else { return Ok(()) };
+        let word = |a, b| pairs.get(a, b).map(&word).unwrap_or_default();
+        let fault = Fault::Asymmetric { a: self.gpus[a], b: self.gpus[b], there: word(a, b), back: word(b, a) };
+        Err(ReadError::new(file, self.rows[b].line, fault))
+    }
 }
 
 /// One row.

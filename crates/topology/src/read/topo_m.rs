@@ -1,11 +1,11 @@
 //! `nvidia-smi topo -m`: the class of the path between every two GPUs, and which processors are near. Layouts of drivers
 //! from 2016 on: with and without network adapters, with one to three columns right of the matrix.
 
-use super::error::{Fault, ReadError};
+use super::error::ReadError;
 use super::lines::Line;
 use super::matrix::Matrix;
 use super::part::{Found, Key, Part, Table};
-use crate::link::{LinkClass, Pairs};
+use crate::link::LinkClass;
 use crate::machine::Gpu;
 
 /// What a cell may hold.
@@ -20,33 +20,9 @@ pub(crate) fn is(matrix: &Matrix) -> bool {
 
 /// The facts of a matrix.
 pub(crate) fn part(file: &str, matrix: &Matrix) -> Result<Part, ReadError> {
-    let n = matrix.gpus.len();
-    let mut rows: Vec<Vec<Option<LinkClass>>> = Vec::with_capacity(n);
-    for (a, row) in matrix.rows.iter().enumerate() {
-        let mut classes = Vec::with_capacity(n);
-        for (b, word) in row.cells.iter().enumerate() {
-            let (from, to) = (matrix.gpus[a], matrix.gpus[b]);
-            let class: LinkClass = word.parse().map_err(|_| {
-                let fault = Fault::Word { word: word.clone(), row: from, column: to, possible: POSSIBLE };
-                ReadError::new(file, row.line, fault)
-            })?;
-            if (class == LinkClass::Itself) != (a == b) {
-                return Err(ReadError::new(file, row.line, Fault::Diagonal { row: from, column: to }));
-            }
-            classes.push(Some(class));
-        }
-        rows.push(classes);
-    }
-    let lines: Vec<usize> = matrix.rows.iter().map(|row| row.line).collect();
-    let pairs = Pairs::new(rows).map_err(|wrong| {
-        let fault = Fault::CellCount { gpu: matrix.gpus[wrong.row], cells: wrong.cells, columns: wrong.rows };
-        ReadError::new(file, lines[wrong.row], fault)
-    })?;
-    if let Some((a, b)) = pairs.asymmetry() {
-        let class = |a, b| pairs.get(a, b).copied().flatten().map(|c| c.to_string()).unwrap_or_default();
-        let fault = Fault::Asymmetric { a: matrix.gpus[a], b: matrix.gpus[b], there: class(a, b), back: class(b, a) };
-        return Err(ReadError::new(file, lines[b], fault));
-    }
+    let read = |word: &str| word.parse::<LinkClass>().ok().map(Some);
+    let (pairs, lines) = matrix.table(file, POSSIBLE, &Some(LinkClass::Itself), read)?;
+    matrix.check_symmetry(file, &pairs, |class| class.map(|c| c.to_string()).unwrap_or_default())?;
     let gpus = matrix.rows.iter().zip(&matrix.gpus).map(|(row, &index)| found(matrix, row, index)).collect();
     let keys = matrix.gpus.iter().map(|&i| Key::Index(i)).collect();
     Ok(Part { gpus, links: Some(Table { keys, lines, pairs }), nics: matrix.others.clone(), ..Part::default() })

@@ -1,10 +1,10 @@
 //! `nvidia-smi topo -p2p r` (and `w`, `a`, `n`): what the driver says about peer access between every two GPUs. The table
 //! does not say which of the four was asked for; the command above it, or the file's name, does.
 
-use super::error::{Fault, ReadError};
+use super::error::ReadError;
 use super::matrix::Matrix;
 use super::part::{Capability, Key, Part, Table};
-use crate::link::{P2pState, Pairs};
+use crate::link::P2pState;
 
 /// What a cell may hold.
 const POSSIBLE: &str = "X, OK, CNS, GNS, TNS, DR, NS and U";
@@ -24,33 +24,9 @@ pub(crate) fn asked(text: &str) -> Vec<Capability> {
 
 /// The facts of a matrix; `asked` is empty where nothing says what it is of.
 pub(crate) fn part(file: &str, matrix: &Matrix, asked: &[Capability]) -> Result<Part, ReadError> {
-    let mut rows = Vec::with_capacity(matrix.gpus.len());
-    for (a, row) in matrix.rows.iter().enumerate() {
-        let mut states = Vec::with_capacity(matrix.gpus.len());
-        for (b, word) in row.cells.iter().enumerate() {
-            let (from, to) = (matrix.gpus[a], matrix.gpus[b]);
-            let state = P2pState::from_word(word).ok_or_else(|| {
-                let fault = Fault::Word { word: word.clone(), row: from, column: to, possible: POSSIBLE };
-                ReadError::new(file, row.line, fault)
-            })?;
-            if (state == P2pState::Itself) != (a == b) {
-                return Err(ReadError::new(file, row.line, Fault::Diagonal { row: from, column: to }));
-            }
-            states.push(state);
-        }
-        rows.push(states);
-    }
-    let lines: Vec<usize> = matrix.rows.iter().map(|row| row.line).collect();
-    let pairs = Pairs::new(rows).map_err(|wrong| {
-        let fault = Fault::CellCount { gpu: matrix.gpus[wrong.row], cells: wrong.cells, columns: wrong.rows };
-        ReadError::new(file, lines[wrong.row], fault)
-    })?;
+    let (pairs, lines) = matrix.table(file, POSSIBLE, &P2pState::Itself, P2pState::from_word)?;
     // Whether GPUs may reach each other is a property of the pair. A table that says otherwise was damaged.
-    if let Some((a, b)) = pairs.asymmetry() {
-        let word = |a, b| pairs.get(a, b).map(|s| s.word().to_string()).unwrap_or_default();
-        let fault = Fault::Asymmetric { a: matrix.gpus[a], b: matrix.gpus[b], there: word(a, b), back: word(b, a) };
-        return Err(ReadError::new(file, lines[b], fault));
-    }
+    matrix.check_symmetry(file, &pairs, |state| state.word().to_string())?;
     let keys: Vec<Key> = matrix.gpus.iter().map(|&i| Key::Index(i)).collect();
     let table = Table { keys, lines, pairs };
     let mut part = Part::default();

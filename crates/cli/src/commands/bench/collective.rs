@@ -2,12 +2,13 @@
 //! beside NCCL's protocols on the same path. Prints as nccl-tests does.
 
 use crate::args::Device;
+use crate::child::{self, Ended};
 use crate::error::{Error, failure, input};
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 use tombolo_cuda::collective::Transport;
 use tombolo_cuda::collective::bench::{CALLS, NcclReport, Work, measure, measure_nccl};
 use tombolo_cuda::kernels::all_reduce::Wire;
@@ -214,39 +215,19 @@ fn nccl_child(
     if transport == Transport::Host {
         command.env("NCCL_P2P_DISABLE", "1");
     }
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
-    // Read as it comes: a child whose pipe is full would wait for a reader until its deadline.
-    let (out, complaint) = (read_all(child.stdout.take()), read_all(child.stderr.take()));
-    let start = Instant::now();
-    let status = loop {
-        match child.try_wait().map_err(|e| e.to_string())? {
-            Some(status) => break status,
-            None if start.elapsed() > CHILD_DEADLINE => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("did not end within {} s", CHILD_DEADLINE.as_secs()));
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
+    let (status, out, complaint) = match child::run(&mut command, CHILD_DEADLINE).map_err(|e| e.to_string())? {
+        Ended::Itself { status, out, complaint } => (status, out, complaint),
+        Ended::Killed(mut child) => {
+            let _ = child.wait();
+            return Err(format!("did not end within {} s", CHILD_DEADLINE.as_secs()));
         }
     };
-    let (out, complaint) = (out.join().unwrap_or_default(), complaint.join().unwrap_or_default());
     if !status.success() {
         return Err(complaint.lines().last().unwrap_or("failed").to_string());
     }
     // NCCL may print lines of its own before ours.
     let last = out.lines().last().unwrap_or_default();
     serde_json::from_str(last).map_err(|e| e.to_string())
-}
-
-/// Reads a pipe to its end in a thread of its own.
-fn read_all(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
 }
 
 fn print_table(work: &Work, lines: &[Line], remarks: &[String]) -> Result<(), Error> {

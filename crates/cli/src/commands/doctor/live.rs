@@ -1,10 +1,10 @@
 //! The all-reduce of this machine, tried: `tombolo bench collective` in a child process with a deadline, because broken
 //! peer access can hang a process for good. What it says can only veto.
 
+use crate::child::{self, Ended};
 use serde::{Deserialize, Serialize};
-use std::io::Read;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tombolo_topology::{Machine, P2pTest, Pairs};
 
 /// Both transports at one size take a second or two; drivers that start from nothing take longer.
@@ -44,7 +44,7 @@ struct Report {
 
 /// Tries it, and puts into the machine what it proves.
 pub(super) fn check(machine: &mut Machine) -> SelfCheck {
-    let check = match child() {
+    let check = match try_it() {
         Ok(report) => {
             let broken = report.results.iter().any(|row| row.wrong > 0);
             SelfCheck { rows: report.results, remarks: report.remarks, broken }
@@ -69,43 +69,18 @@ enum Trouble {
     Failed(String),
 }
 
-fn child() -> Result<Report, Trouble> {
+fn try_it() -> Result<Report, Trouble> {
     let failed = |error: &dyn std::fmt::Display| Trouble::Failed(error.to_string());
     let me = std::env::current_exe().map_err(|error| failed(&error))?;
-    let mut child = Command::new(me)
-        .args(["bench", "collective", "--json", "--bytes", BYTES, "--repetitions", "3"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| failed(&error))?;
-    let (out, complaint) = (read_all(child.stdout.take()), read_all(child.stderr.take()));
-    let start = Instant::now();
-    loop {
-        match child.try_wait().map_err(|error| failed(&error))? {
-            Some(_) => break,
-            None if start.elapsed() > DEADLINE => {
-                // A process that hangs in the driver may outlive even this; nobody waits for it.
-                let _ = child.kill();
-                return Err(Trouble::Hung);
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
-    let (out, complaint) = (out.join().unwrap_or_default(), complaint.join().unwrap_or_default());
+    let mut command = Command::new(me);
+    command.args(["bench", "collective", "--json", "--bytes", BYTES, "--repetitions", "3"]).stdin(Stdio::null());
+    let (out, complaint) = match child::run(&mut command, DEADLINE).map_err(|error| failed(&error))? {
+        Ended::Itself { out, complaint, .. } => (out, complaint),
+        // A process that hangs in the driver may outlive even being killed; nobody waits for it.
+        Ended::Killed(_) => return Err(Trouble::Hung),
+    };
     serde_json::from_str(&out).map_err(|_| {
         let why = complaint.lines().last().unwrap_or("it ended without an answer").trim_start_matches("error: ");
         Trouble::Failed(why.to_string())
-    })
-}
-
-/// Reads a pipe to its end in a thread of its own, so that a full pipe holds nobody up.
-fn read_all(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_end(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
     })
 }
