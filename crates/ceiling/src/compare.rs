@@ -104,7 +104,7 @@ pub fn compare(observed: &Observed, ceiling: &StepTime, calls: usize) -> Compare
         Some(ms) => {
             vec![("all-reduce", ms, ceiling_reduce), ("everything else", step - ms, ceiling.ms - ceiling_reduce)]
         }
-        None => vec![("the whole step", step, ceiling.ms)],
+        None => vec![("the whole step, of whose parts nothing was observed", step, ceiling.ms)],
     };
     let lost = step - ceiling.ms;
     let largest = losses.iter().max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));

@@ -131,6 +131,11 @@ impl<'a> Model<'a> {
         };
         Self { gguf, config, splits: (1..=tombolo_model::MAX_RANKS).map(programs).collect() }
     }
+
+    /// What one rank runs that holds everything.
+    pub fn whole_program(&self) -> Option<&Program> {
+        self.splits.first()?.as_ref().ok()?.programs.first()
+    }
 }
 
 /// What everything is computed from.
@@ -219,7 +224,7 @@ impl At<'_> {
         let cannot_run_yet = match (pipeline > 1, experts_whole, drafts.is_some()) {
             (true, ..) => Some("pipeline parallel cannot run yet"),
             (_, true, _) => Some("whole experts cannot be asked for yet where they can be cut"),
-            (.., true) => Some("speculation cannot run yet"),
+            (.., true) => Some("speculation cannot run on GPUs yet"),
             _ => None,
         };
         Ok(Placement {

@@ -38,11 +38,28 @@ pub fn candidates(fabric: &Fabric, bytes: usize, params: &Params) -> Vec<(Kind, 
     all
 }
 
-/// The quickest of [`candidates`]; nothing to do for one rank.
+/// What was measured, where it was: between two sizes in proportion, below the smallest as the smallest. Beyond the
+/// largest nothing is known: its schedule may no longer be the right one.
+pub fn measured(fabric: &Fabric, bytes: usize) -> Option<AllReduce> {
+    let rows = &fabric.measured;
+    let bytes = bytes as u64;
+    let above = rows.iter().find(|row| row.bytes >= bytes)?;
+    let below = rows.iter().rev().find(|row| row.bytes <= bytes).unwrap_or(above);
+    let share = (bytes.saturating_sub(below.bytes)) as f64 / (above.bytes - below.bytes).max(1) as f64;
+    let us = below.us + share * (above.us - below.us);
+    let over = if above.transport == "host" { "pinned host memory" } else { "peer memory" };
+    let latency_us = rows.first()?.us.min(us);
+    Some(AllReduce { by: format!("one-shot through {over}"), us, latency_us, figure: "measured" })
+}
+
+/// What was measured, or the quickest of [`candidates`]; nothing to do for one rank.
 pub fn best(fabric: &Fabric, bytes: usize, params: &Params) -> AllReduce {
     let none = AllReduce { by: "one rank".into(), us: 0.0, latency_us: 0.0, figure: "predicted" };
     if fabric.ranks() < 2 {
         return none;
+    }
+    if let Some(found) = measured(fabric, bytes) {
+        return found;
     }
     let all = candidates(fabric, bytes, params);
     let today = all.iter().find(|(.., runs)| *runs).map(|(_, found, _)| found.us);
@@ -69,4 +86,31 @@ pub fn nccl(fabric: &Fabric, bytes: usize, nccl: Nccl, params: &Params) -> AllRe
 /// Whether some ranks must go through host memory.
 pub fn through_host(fabric: &Fabric) -> bool {
     fabric.wire.iter().flatten().any(|&w| w == Wire::Pinned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_topology::MeasuredAllReduce;
+
+    #[test]
+    fn what_was_measured_is_taken_between_its_sizes_only() {
+        let mut fabric = Fabric::regular(2, 63.0, 0, 1);
+        let row = |bytes, us| MeasuredAllReduce {
+            transport: "host".into(),
+            what: "all_reduce_add_norm".into(),
+            bytes,
+            ranks: 2,
+            us,
+        };
+        fabric.measured = vec![row(1000, 3.0), row(3000, 5.0)];
+        let us = |bytes| measured(&fabric, bytes).map(|found| (found.us, found.latency_us));
+        assert_eq!(us(10), Some((3.0, 3.0)));
+        assert_eq!(us(2000), Some((4.0, 3.0)));
+        assert_eq!(us(3000), Some((5.0, 3.0)));
+        assert_eq!(us(3001), None);
+        let params = Params::stored();
+        assert_eq!(best(&fabric, 2000, &params).figure, "measured");
+        assert_eq!(best(&fabric, 3001, &params).figure, "predicted");
+    }
 }

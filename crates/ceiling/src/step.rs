@@ -107,7 +107,7 @@ pub fn step_time(
         name,
         ms: calls * us / 1e3,
         bytes,
-        how: format!("{calls} calls x {us:.2} us ({}, {split} rows)", all_reduce.by),
+        how: format!("{calls} calls x {us:.2} us ({}, {}, {split} rows)", all_reduce.by, all_reduce.figure),
     };
     terms.push(reduces(AR_LATENCY, all_reduce.us - wire_us, 0.0));
     terms.push(reduces(AR_WIRE, wire_us, calls * budget.all_reduce_bytes as f64));

@@ -2,7 +2,10 @@
 //! machine, or of the few words by which a published row describes one.
 
 use super::{Cost, Params};
-use tombolo_topology::{LinkClass, Machine, pcie_gb_s};
+use tombolo_topology::{LinkClass, Machine, MeasuredAllReduce, pcie_gb_s};
+
+/// What a layer does after its all-reduce, in the same kernel.
+const FUSED: &str = "all_reduce_add_norm";
 
 /// How two GPUs' transfers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,19 @@ pub struct Fabric {
     pub socket: Vec<usize>,
     /// Posted writes collapse when several GPUs of a switch write to GPUs behind several other roots.
     pub collapses: bool,
+    /// All-reduces of this many ranks, fused with add and norm, that were measured on this machine.
+    pub measured: Vec<MeasuredAllReduce>,
+}
+
+/// What was measured between just these GPUs, smallest message first: of each size the quickest transport. Rows of a
+/// machine are of its first GPUs.
+fn measured(machine: &Machine, gpus: &[usize]) -> Vec<MeasuredAllReduce> {
+    let first = gpus.iter().enumerate().all(|(rank, &gpu)| rank == gpu);
+    let is_ours = |row: &&MeasuredAllReduce| first && row.ranks == gpus.len() && row.what == FUSED;
+    let mut rows: Vec<MeasuredAllReduce> = machine.all_reduce.iter().filter(is_ours).cloned().collect();
+    rows.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.us.total_cmp(&b.us)));
+    rows.dedup_by_key(|row| row.bytes);
+    rows
 }
 
 impl Fabric {
@@ -121,6 +137,7 @@ impl Fabric {
             socket: gpus.iter().map(|&gpu| place(&islands, gpu).unwrap_or(0)).collect(),
             // Only a measurement can tell.
             collapses: false,
+            measured: measured(machine, gpus),
         })
     }
 
@@ -145,6 +162,7 @@ impl Fabric {
             chip: (0..gpus).map(switch).collect(),
             socket: (0..gpus).map(socket).collect(),
             collapses: false,
+            measured: Vec::new(),
         }
     }
 

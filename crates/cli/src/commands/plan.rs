@@ -5,6 +5,8 @@ mod machine;
 mod model;
 mod print;
 
+pub(super) use machine::name_cards;
+
 use crate::args::{KvCacheType, count};
 use crate::error::{Error, failure, input};
 use serde::Serialize;
@@ -25,12 +27,16 @@ pub(crate) struct PlanArgs {
     /// Qwen3-235B, Qwen3-30B-A3B, Llama-70B
     #[arg(value_name = "MODEL", required_unless_present = "accuracy")]
     model: Option<PathBuf>,
-    /// The machine: files with what nvidia-smi and others print, or with its JSON
+    /// The machine: files with what nvidia-smi and others print or with its JSON, directories of them, or - for standard
+    /// input [default: this machine]
     #[arg(long, value_name = "FILE", num_args = 1..)]
     machine: Vec<PathBuf>,
     /// The card, where the files do not name it
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
+    /// Do not measure the all-reduce of this machine's GPUs: predict it
+    #[arg(long, conflicts_with = "machine")]
+    no_measure: bool,
     /// Types of the weights of a model without a file: ud-q4_k_xl, q4_k_m, q8_0, bf16, bf16-q4
     #[arg(long, value_name = "RECIPE")]
     quant: Option<String>,
@@ -58,6 +64,9 @@ pub(crate) struct PlanArgs {
     /// Print how far predictions were off where something was measured
     #[arg(long)]
     accuracy: bool,
+    /// Write a page to open in a browser too
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
     /// As one JSON object
     #[arg(long)]
     json: bool,
@@ -91,6 +100,8 @@ struct ModelFacts {
     all_reduces: usize,
     other_collectives: usize,
     all_reduce_bytes: usize,
+    /// What the GPU backend has no kernel for yet.
+    gpus_cannot_run: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -137,9 +148,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Error> {
     // Observations often name the cards that the other files only number.
     let record = args.compare.iter().filter(|path| !args.machine.is_empty() && machine::is_record(path));
     let mut files = args.machine.clone();
-    files.extend(record.filter(|path| !args.machine.contains(path)).cloned().collect::<Vec<_>>());
-    let machine = machine::read(&files, args.gpu.as_deref())?;
+    let among = |path: &&PathBuf| args.machine.iter().any(|m| m == *path || path.parent() == Some(m.as_path()));
+    files.extend(record.filter(|path| !among(path)).cloned().collect::<Vec<_>>());
+    let machine = machine::read(&files, args.gpu.as_deref(), !args.no_measure)?;
     let plan = plan(args, &Model::new(&gguf, &config), &machine, &wish, &basis)?;
+    if let Some(path) = &args.report {
+        let page = print::page(&plan, &machine);
+        std::fs::write(path, page).map_err(|error| failure(format!("{}: {error}", path.display())))?;
+    }
     if args.json {
         print::json(&plan, &mut out)?;
     } else {
@@ -187,6 +203,7 @@ fn plan(args: &PlanArgs, model: &Model, machine: &Machine, wish: &Wish, basis: &
             all_reduces: budget.map_or(0, |b| b.all_reduces),
             other_collectives: 2,
             all_reduce_bytes: 2 * config.hidden,
+            gpus_cannot_run: model.whole_program().and_then(tombolo_cuda::fuse::unsupported),
         },
         machine: MachineFacts {
             gpus: machine.gpus.iter().map(|g| g.name.clone().unwrap_or_else(|| "unnamed GPU".into())).collect(),

@@ -8,6 +8,7 @@ use std::io::Write;
 use tombolo_ceiling::outside::Outside;
 use tombolo_ceiling::placement::{Memory, Placement};
 use tombolo_ceiling::step::StepTime;
+use tombolo_topology::Machine;
 
 /// Characters of a memory bar.
 const BAR: usize = 24;
@@ -41,14 +42,8 @@ pub(super) fn text(plan: &Plan, out: &mut impl Write) -> Result<(), Error> {
         writeln!(out, "\nwhat a change would give (one user, many)")?;
         for a in &plan.advice {
             let note = if a.note.is_empty() { String::new() } else { format!("  [{}]", a.note) };
-            writeln!(
-                out,
-                "  {:>8.1} {:>9.0} tok/s {:>+5.0} %  {}{note}",
-                a.tok_s_one,
-                a.tok_s_many,
-                100.0 * a.gain_one,
-                a.what
-            )?;
+            let gain = a.gain_one.map_or_else(String::new, |gain| format!("{:+.0} %", 100.0 * gain));
+            writeln!(out, "  {:>8.1} {:>9.0} tok/s {gain:>7}  {}{note}", a.tok_s_one, a.tok_s_many, a.what)?;
         }
     }
     if let Some(c) = &plan.compare {
@@ -58,6 +53,55 @@ pub(super) fn text(plan: &Plan, out: &mut impl Write) -> Result<(), Error> {
         accuracy_text(a, out)?;
     }
     Ok(())
+}
+
+/// The same as a page.
+pub(super) fn page(plan: &Plan, machine: &Machine) -> String {
+    let m = &plan.model;
+    let mut notes = vec![
+        format!(
+            "{} parameters, {}, {} layers; {} + {} collectives of {} bytes a row in a step over several ranks",
+            output::parameters(m.parameters),
+            output::bytes(m.bytes),
+            m.layers,
+            m.all_reduces,
+            m.other_collectives,
+            m.all_reduce_bytes
+        ),
+        format!(
+            "{} tokens of context, KV {}; all figures are predicted, from published and measured constants, unless they say \
+             otherwise",
+            plan.wish.context, plan.wish.kv
+        ),
+    ];
+    notes.extend(plan.model.gpus_cannot_run.map(cannot_run));
+    notes.extend(plan.machine.notes.iter().cloned());
+    let title = format!("{} on {}", m.name, cards(&plan.machine.gpus));
+    let observed = plan.compare.as_ref().and_then(|c| {
+        let at = plan.placements.iter().find(|p| p.name == c.placement)?;
+        Some((at, c.observations.as_slice(), c.inferences.as_slice()))
+    });
+    tombolo_report::plan_page(&tombolo_report::PlanView {
+        title: &title,
+        notes: &notes,
+        machine,
+        placements: &plan.placements,
+        illegal: &plan.illegal,
+        advice: &plan.advice,
+        observed,
+    })
+}
+
+fn cannot_run(what: &str) -> String {
+    format!(
+        "tombolo cannot run this model on GPUs yet: there is no kernel for {what}. What the machine could do holds all the same"
+    )
+}
+
+/// `8 x RTX PRO 6000`, or all names.
+fn cards(gpus: &[String]) -> String {
+    let first = gpus.first().map_or("", |g| g);
+    if gpus.iter().all(|g| g == first) { format!("{} x {first}", gpus.len()) } else { gpus.join(", ") }
 }
 
 fn head(plan: &Plan, out: &mut impl Write) -> Written {
@@ -75,11 +119,10 @@ fn head(plan: &Plan, out: &mut impl Write) -> Written {
         "collectives of a step over several ranks: {} + {} of {} bytes a row (2 a layer; embedding, which tombolo holds whole instead; gather of candidates)",
         m.all_reduces, m.other_collectives, m.all_reduce_bytes
     )?;
-    let gpus = &plan.machine.gpus;
-    let first = gpus.first().map_or("", |g| g);
-    let same = gpus.iter().all(|g| g == first);
-    let names = if same { format!("{} x {first}", gpus.len()) } else { gpus.join(", ") };
-    write!(out, "machine: {}", output::one_line(&names))?;
+    if let Some(what) = m.gpus_cannot_run {
+        writeln!(out, "{}", cannot_run(what))?;
+    }
+    write!(out, "machine: {}", output::one_line(&cards(&plan.machine.gpus)))?;
     match &plan.machine.islands {
         Some(islands) if islands.len() > 1 => {
             let text: Vec<String> =
