@@ -132,6 +132,21 @@ impl Served {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Memory that the process has in RAM.
+    pub(crate) fn resident_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    }
+
     /// The exit code, within a time.
     #[track_caller]
     pub(crate) fn exit_code(&mut self, within: Duration) -> Option<i32> {

@@ -3,6 +3,7 @@
 
 mod api;
 mod client;
+mod crowd;
 mod hostile;
 mod life;
 mod wire;
