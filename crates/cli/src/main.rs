@@ -12,6 +12,7 @@ mod error;
 mod interrupt;
 mod limits;
 mod load;
+mod log;
 mod machine_texts;
 mod memory;
 mod output;

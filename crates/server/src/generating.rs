@@ -9,6 +9,7 @@ use crate::progress::Progress;
 use crate::wire::{CompletionDetails, PromptDetails, Usage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, channel};
 use tombolo_engine::Request;
 
@@ -32,6 +33,10 @@ pub(crate) struct Generating {
     progress: Arc<Progress>,
     prompt_tokens: usize,
     n: usize,
+    /// The request's.
+    span: tracing::Span,
+    started: Instant,
+    first_token: Option<Duration>,
 }
 
 impl Generating {
@@ -55,7 +60,9 @@ impl Generating {
             _ => return Err(ApiError::engine_dead()),
         }
         let progress = app.progress.clone();
-        Ok(Self { choices, updates, batch: Vec::new(), cancelled, progress, prompt_tokens, n })
+        let (span, started) = (tracing::Span::current(), Instant::now());
+        let batch = Vec::new();
+        Ok(Self { choices, updates, batch, cancelled, progress, prompt_tokens, n, span, started, first_token: None })
     }
 
     /// Waits for something to happen, and takes it in. False: everything has happened.
@@ -78,6 +85,7 @@ impl Generating {
     fn take(&mut self, update: Update) -> Result<(), ApiError> {
         match update {
             Update::Token { choice, token, logprobs } => {
+                self.first_token.get_or_insert_with(|| self.started.elapsed());
                 if self.choices[choice].token(token, logprobs) {
                     self.cancelled[choice].store(true, Ordering::Release);
                 }
@@ -113,5 +121,23 @@ impl Generating {
             prompt_tokens_details: PromptDetails { cached_tokens },
             completion_tokens_details: CompletionDetails { reasoning_tokens },
         }
+    }
+}
+
+impl Drop for Generating {
+    /// Whatever the end was.
+    fn drop(&mut self) {
+        let usage = self.usage();
+        let whole = self.choices.iter().all(|choice| choice.end().is_some());
+        tracing::info!(
+            parent: &self.span,
+            prompt_tokens = usage.prompt_tokens,
+            cached_tokens = usage.prompt_tokens_details.cached_tokens,
+            completion_tokens = usage.completion_tokens,
+            first_token_ms = self.first_token.map(|time| time.as_millis() as u64),
+            ms = self.started.elapsed().as_millis() as u64,
+            end = if whole { "whole" } else { "left" },
+            "generated"
+        );
     }
 }

@@ -213,3 +213,23 @@ fn what_leads_nowhere_is_shaped_like_everything_else() {
     let named = served.post_with("/v1/completions", "{}", "X-Request-Id: mine\r\n");
     assert!(named.head.contains("x-request-id: mine"));
 }
+
+#[test]
+fn requests_are_told_of_where_that_is_asked_for() {
+    let served = Served::start(&["--log-level", "debug", "--log-json"]);
+    let asked = json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true}).to_string();
+    served.post_with("/v1/completions", asked, "X-Request-Id: mine\r\n");
+    let line: Value = serde_json::from_str(&served.said("generated")).unwrap();
+    assert_eq!((&line["completion_tokens"], &line["end"]), (&json!(3), &json!("whole")));
+    assert_eq!((&line["span"]["id"], &line["span"]["path"]), (&json!("mine"), &json!("/v1/completions")));
+    let line: Value = serde_json::from_str(&served.said("answered")).unwrap();
+    assert_eq!(line["status"], 200);
+    let step: Value = serde_json::from_str(&served.said("\"step\"")).unwrap();
+    assert!(step["rows"].as_u64() >= Some(1) && step["run_us"].is_u64(), "{step}");
+    // Nobody who asks writes lines of their own, or paints.
+    let head =
+        "GET /a%0d%0a%1b[31m HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: \u{9b}31m\r\n\r\n";
+    served.raw(head.as_bytes());
+    let line = served.said("404");
+    assert!(!line.chars().any(char::is_control), "{line}");
+}
