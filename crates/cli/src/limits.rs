@@ -25,3 +25,15 @@ pub(crate) const WARNINGS_MAX: usize = 8;
 pub(crate) const TEXT_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of a model file that are looked at for its header, where the rest is missing.
 pub(crate) const HEADER_BYTES_MAX: u64 = 256 << 20;
+/// Requests of a load.
+pub(crate) const PROMPTS_MAX: usize = 1 << 20;
+/// Requests of a load at once: a connection each.
+pub(crate) const CLIENTS_MAX: usize = 1 << 16;
+/// Bytes of a file of prompts.
+pub(crate) const DATASET_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of one event that a server streams.
+pub(crate) const EVENT_BYTES_MAX: usize = 4 << 20;
+/// Bytes of an answer that is read whole.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Bytes of an answer's text that are kept for the detailed result.
+pub(crate) const TEXT_KEPT_BYTES_MAX: usize = 1 << 20;

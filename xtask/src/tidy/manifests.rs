@@ -21,7 +21,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
         &["ceiling", "collective", "cpu", "cuda", "engine", "gguf", "model", "report", "server", "text", "topology"],
     ),
 ];
-/// Libraries that few crates may use. `cpu` maps memory, never a file.
+/// Libraries that few crates may use. `cpu` maps memory, never a file; `cli` is a client of HTTP, `server` answers.
 const OWNED: [(&str, &[&str]); 8] = [
     ("nvml-wrapper", &["topology"]),
     ("cudarc", &["cuda"]),
@@ -29,8 +29,8 @@ const OWNED: [(&str, &[&str]); 8] = [
     ("libloading", &["cuda"]),
     ("clap", &["cli"]),
     ("axum", &["server"]),
-    ("hyper", &["server"]),
-    ("tokio", &["server"]),
+    ("hyper", &["cli", "server"]),
+    ("tokio", &["cli", "server"]),
 ];
 /// Crates that may hold `unsafe`; all others forbid it.
 const UNSAFE: [&str; 4] = ["collective", "cpu", "cuda", "gguf"];

@@ -2,6 +2,7 @@
 
 mod collective;
 mod decode;
+mod serve;
 mod table;
 
 use crate::error::Error;
@@ -14,11 +15,14 @@ pub(crate) enum Bench {
     Decode(decode::DecodeArgs),
     /// The all-reduce between GPUs, beside NCCL's, as nccl-tests prints it
     Collective(collective::CollectiveArgs),
+    /// A server under load, as its clients see it, measured and printed as `vllm bench serve` does
+    Serve(Box<serve::ServeArgs>),
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<ExitCode, Error> {
     match bench {
         Bench::Decode(args) => decode::run(args),
         Bench::Collective(args) => collective::run(args),
+        Bench::Serve(args) => serve::run(args),
     }
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 mod api;
+mod bench;
 mod client;
 mod crowd;
 mod hostile;
