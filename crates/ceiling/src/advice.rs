@@ -1,6 +1,6 @@
 //! What the next fix or the next euro buys: the same placement on a machine that differs in one thing.
 
-use crate::links::{Fabric, Nccl};
+use crate::links::{Fabric, Nccl, peer_access};
 use crate::placement::{Basis, Model, Placement, PlanError, Wish, chosen, placements};
 use crate::reduce;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub fn advice(
 ) -> Result<Vec<Advice>, PlanError> {
     let Some(now) = best(placed) else { return until_it_fits(model, machine, wish, basis) };
     let mut changes: Vec<(String, Machine, String)> = Vec::new();
-    let blocked = machine.pairs().any(|(a, b, _)| machine.p2p_allowed(a, b) == Some(false));
+    let blocked = machine.pairs().any(|(a, b, _)| peer_access(machine, a, b) == Some(false));
     let pcie = machine.pairs().any(|(_, _, class)| class.is_some_and(|c| !c.is_nvlink()));
     if machine.len() > 1 && pcie {
         let (what, state) = match blocked {

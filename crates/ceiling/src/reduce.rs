@@ -31,7 +31,7 @@ pub fn candidates(fabric: &Fabric, bytes: usize, params: &Params) -> Vec<(Kind, 
         let by = format!("{} through {over}", schedule.kind.name());
         let figure = "predicted";
         let runs = schedule.kind == Kind::OneShot;
-        (schedule.kind, AllReduce { by, us: found.us, latency_us: found.latency_us, figure }, runs)
+        (schedule.kind, AllReduce { by, us: found.us, latency_us: found.latency_us, figure, today_us: None }, runs)
     };
     let mut all: Vec<_> = schedules.into_iter().flatten().map(of).collect();
     all.sort_by(|a, b| a.1.us.total_cmp(&b.1.us));
@@ -49,12 +49,12 @@ pub fn measured(fabric: &Fabric, bytes: usize) -> Option<AllReduce> {
     let us = below.us + share * (above.us - below.us);
     let over = if above.transport == "host" { "pinned host memory" } else { "peer memory" };
     let latency_us = rows.first()?.us.min(us);
-    Some(AllReduce { by: format!("one-shot through {over}"), us, latency_us, figure: "measured" })
+    Some(AllReduce { by: format!("one-shot through {over}"), us, latency_us, figure: "measured", today_us: None })
 }
 
 /// What was measured, or the quickest of [`candidates`]; nothing to do for one rank.
 pub fn best(fabric: &Fabric, bytes: usize, params: &Params) -> AllReduce {
-    let none = AllReduce { by: "one rank".into(), us: 0.0, latency_us: 0.0, figure: "predicted" };
+    let none = AllReduce { by: "one rank".into(), us: 0.0, latency_us: 0.0, figure: "predicted", today_us: None };
     if fabric.ranks() < 2 {
         return none;
     }
@@ -65,7 +65,7 @@ pub fn best(fabric: &Fabric, bytes: usize, params: &Params) -> AllReduce {
     let today = all.iter().find(|(.., runs)| *runs).map(|(_, found, _)| found.us);
     match (all.into_iter().next(), today) {
         (Some((_, found, false)), Some(us)) => {
-            AllReduce { by: format!("{}, whose GPU kernel is still to come; one-shot {us:.2} us", found.by), ..found }
+            AllReduce { by: format!("{}, whose GPU kernel is still to come", found.by), today_us: Some(us), ..found }
         }
         (Some((_, found, _)), _) => found,
         _ => none,
@@ -80,7 +80,7 @@ pub fn nccl(fabric: &Fabric, bytes: usize, nccl: Nccl, params: &Params) -> AllRe
         Nccl::Simple => "NCCL Simple",
     };
     let us = |bytes| nccl_us(fabric, bytes, nccl, params);
-    AllReduce { by: by.into(), us: us(bytes), latency_us: us(16.min(bytes)), figure: "predicted" }
+    AllReduce { by: by.into(), us: us(bytes), latency_us: us(16.min(bytes)), figure: "predicted", today_us: None }
 }
 
 /// Whether some ranks must go through host memory.

@@ -25,6 +25,9 @@ pub struct AllReduce {
     pub latency_us: f64,
     /// `measured` or `predicted`.
     pub figure: &'static str,
+    /// With the quickest schedule that there is a GPU kernel for, where that is another one, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub today_us: Option<f64>,
 }
 
 /// What one thing costs in a step.

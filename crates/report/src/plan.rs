@@ -56,9 +56,12 @@ pub fn plan_page(view: &PlanView) -> String {
 fn step(body: &mut String, view: &PlanView) {
     let (placement, observed, inferences) = match view.observed {
         Some(found) => found,
-        None => match view.placements.first() {
+        None => match view.placements.first().filter(|first| first.fits) {
             Some(first) => (first, &[][..], &[][..]),
-            None => return,
+            None => {
+                body.push_str("<p>It does not fit on this machine.</p>\n");
+                return;
+            }
         },
     };
     let _ = write!(
@@ -115,7 +118,7 @@ fn step(body: &mut String, view: &PlanView) {
 }
 
 fn placements(body: &mut String, all: &[Placement]) {
-    let fastest = all.iter().map(|p| p.tok_s_one).fold(f64::MIN_POSITIVE, f64::max);
+    let fastest = all.iter().filter(|p| p.fits).map(|p| p.tok_s_one).fold(f64::MIN_POSITIVE, f64::max);
     body.push_str(
         "<h2>Placements</h2>\n<div class=\"scroll\"><table class=\"left\"><tr><th>placement</th><th>one user, tok/s</th>\
          <th>many, tok/s</th><th>sequences</th><th>memory a GPU</th><th>bound by</th><th>largest context</th><th></th></tr>",
@@ -132,7 +135,7 @@ fn placements(body: &mut String, all: &[Placement]) {
              <td class=\"n\">{}</td><td>{}</td></tr>",
             if p.fits && p.cannot_run_yet.is_none() { "" } else { " class=\"dim\"" },
             escaped(&p.name),
-            gauge(&[("other", p.tok_s_one / fastest)]),
+            gauge(&[("other", if p.fits { p.tok_s_one / fastest } else { 0.0 })]),
             p.tok_s_one,
             p.tok_s_many,
             p.batch,
@@ -142,7 +145,9 @@ fn placements(body: &mut String, all: &[Placement]) {
             escaped(state)
         );
     }
-    body.push_str("</table></div>\n<p class=\"dim\">Memory: weights, caches of one user, the rest.</p>\n");
+    body.push_str("</table></div>\n<p class=\"dim\">Memory: <span class=\"key t-other\"></span> weights \
+         <span class=\"key t-reduce\"></span> caches of one user <span class=\"key t-rest\"></span> the rest. EP: experts whole, \
+         each on one rank.</p>\n");
 }
 
 fn memory(m: &Memory) -> String {

@@ -9,7 +9,7 @@ use tombolo_ceiling::step::StepTime;
 const WIDTH: usize = 920;
 /// Columns of names at the left and of figures at the right.
 const NAMES: usize = 270;
-const FIGURES: usize = 150;
+const FIGURES: usize = 120;
 const ROW: usize = 26;
 const BAR: usize = 16;
 /// Observations that are drawn.
@@ -70,7 +70,7 @@ struct Scale {
 fn figure(ms: f64, of: Option<f64>) -> String {
     match of {
         Some(whole) => format!("{ms:.2} ms  {:.0} %", 100.0 * ms / whole),
-        None => format!("{ms:.2} ms  {:.1} step/s", 1e3 / ms),
+        None => format!("{ms:.2} ms"),
     }
 }
 

@@ -41,12 +41,40 @@ fn here(measures: bool) -> Result<Machine, Error> {
 
 /// Gives every GPU without a name this one.
 pub(in crate::commands) fn name_cards(machine: &mut Machine, name: &str) -> Result<(), Error> {
-    match gpus::name(machine, name) {
-        true => Ok(()),
-        false => Err(input(format!(
-            "--gpu {name}: no such card is known; it is called as nvidia-smi calls it, for example NVIDIA GeForce RTX 3090"
-        ))),
-    }
+    let Some(card) = card(name) else {
+        let alike = |card: &&str| {
+            let words: Vec<String> = card.split(' ').map(str::to_ascii_lowercase).collect();
+            let is_part = |word: &str| word.len() >= 3 && words.contains(&word.to_ascii_lowercase());
+            name.split([' ', '-', '_']).any(is_part)
+        };
+        let known = || gpus::cards().iter().map(|card| card.name.as_str());
+        let found: Vec<&str> = known().filter(alike).take(4).collect();
+        let meant = match found.is_empty() {
+            true => format!(
+                "it is called as nvidia-smi calls it, as one of {} is: NVIDIA GeForce RTX 3090",
+                known().count()
+            ),
+            false => format!("alike are {}", found.join(", ")),
+        };
+        return Err(input(format!("--gpu {name}: no such card is known; {meant}")));
+    };
+    gpus::name(machine, &card);
+    Ok(())
+}
+
+/// A name that the table knows: as given, or what people leave out of it: `4090`, `rtx4090`, `RTX-PRO-6000`.
+fn card(name: &str) -> Option<String> {
+    let spaced = name.replace(['-', '_'], " ");
+    let lower = spaced.to_ascii_lowercase();
+    let short = lower.trim_start_matches("nvidia ").trim_start_matches("geforce ").trim_start_matches("rtx").trim();
+    let tries = [
+        name.to_string(),
+        spaced.clone(),
+        format!("RTX {short}"),
+        format!("GeForce RTX {short}"),
+        format!("NVIDIA {short}"),
+    ];
+    tries.into_iter().find(|name| gpus::facts(name).is_some())
 }
 
 /// Whether a file of observations may say which cards the machine has, too.
