@@ -1,0 +1,140 @@
+//! What an answer is to be, as a request has it: sizes are checked here, the rest when it is compiled.
+
+use super::GrammarError;
+use crate::limits;
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Value, json};
+
+/// What an answer is to be. Equal ones compile to the same, so that they may be kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    kind: Kind,
+    text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Json { has_space: bool },
+    Regex,
+    Lark,
+}
+
+/// Where JSON may have space: one blank, or a line's end and an indentation. A model that likes space cannot fill its
+/// answer with it.
+const SPACE: &str = r"( |\n[ \t]{0,40})";
+
+impl Source {
+    /// JSON that a schema describes, in the keywords that llguidance knows; those that it does not know and that say
+    /// something of values are refused when it is compiled. Properties come in the schema's order. With `has_space`
+    /// there may be a blank or an indented line between the parts. References are looked up inside the schema, and
+    /// nothing is ever fetched.
+    ///
+    /// # Errors
+    /// [`GrammarError::Invalid`] for what is no object or refers to elsewhere; [`GrammarError::TooMany`] beyond
+    /// [`limits`].
+    pub fn json_schema(schema: &Value, has_space: bool) -> Result<Self, GrammarError> {
+        if !schema.is_object() {
+            return Err(GrammarError::Invalid("a JSON schema is an object".into()));
+        }
+        check_schema(schema, 0, &mut 0)?;
+        let text = schema.to_string();
+        at_most("JSON schema, bytes", text.len(), limits::SCHEMA_BYTES_MAX)?;
+        Ok(Self { kind: Kind::Json { has_space }, text })
+    }
+
+    /// Any JSON object.
+    pub fn json_object(has_space: bool) -> Self {
+        Self { kind: Kind::Json { has_space }, text: r#"{"type":"object"}"#.into() }
+    }
+
+    /// A text that a regular expression matches as a whole, in the syntax of Rust's `regex`: without look-around and
+    /// back-references.
+    ///
+    /// # Errors
+    /// [`GrammarError::Invalid`] for an empty one; [`GrammarError::TooMany`] beyond [`limits`].
+    pub fn regex(regex: &str) -> Result<Self, GrammarError> {
+        if regex.is_empty() {
+            return Err(GrammarError::Invalid("the regular expression is empty".into()));
+        }
+        at_most("regular expression, bytes", regex.len(), limits::REGEX_BYTES_MAX)?;
+        Ok(Self { kind: Kind::Regex, text: regex.into() })
+    }
+
+    /// One of some texts.
+    ///
+    /// # Errors
+    /// [`GrammarError::Invalid`] for none, or an empty one; [`GrammarError::TooMany`] beyond [`limits`].
+    pub fn choice(choices: &[String]) -> Result<Self, GrammarError> {
+        if choices.is_empty() || choices.iter().any(String::is_empty) {
+            return Err(GrammarError::Invalid("there must be at least one choice, and none that is empty".into()));
+        }
+        at_most("choices", choices.len(), limits::CHOICES_MAX)?;
+        let bytes = choices.iter().map(String::len).sum();
+        at_most("choices, bytes", bytes, limits::GRAMMAR_BYTES_MAX)?;
+        let any = choices.iter().map(|choice| regex::escape(choice)).collect::<Vec<_>>().join("|");
+        Ok(Self { kind: Kind::Regex, text: format!("(?:{any})") })
+    }
+
+    /// What a grammar derives from `start`, in llguidance's variant of Lark: rules in lower case and terminals in upper
+    /// case, with `|`, `( )`, `?`, `*`, `+`, `{m,n}`, texts in quotes, `/regular expressions/`, `%json {schema}`, and
+    /// control tokens as `<spelling>`.
+    ///
+    /// # Errors
+    /// [`GrammarError::Invalid`] for an empty one; [`GrammarError::TooMany`] beyond [`limits`].
+    pub fn grammar(grammar: &str) -> Result<Self, GrammarError> {
+        if grammar.trim().is_empty() {
+            return Err(GrammarError::Invalid("the grammar is empty".into()));
+        }
+        at_most("grammar, bytes", grammar.len(), limits::GRAMMAR_BYTES_MAX)?;
+        Ok(Self { kind: Kind::Lark, text: grammar.into() })
+    }
+
+    pub(super) fn grammar_of(&self) -> Result<TopLevelGrammar, GrammarError> {
+        Ok(match self.kind {
+            Kind::Json { has_space } => {
+                let schema = serde_json::from_str(&self.text);
+                let mut schema: Value = schema.map_err(|error| GrammarError::Invalid(error.to_string()))?;
+                set_space(&mut schema, has_space);
+                TopLevelGrammar::from_json_schema(schema)
+            }
+            Kind::Regex => TopLevelGrammar::from_regex(&self.text),
+            Kind::Lark => TopLevelGrammar::from_lark(self.text.clone()),
+        })
+    }
+}
+
+/// Says in a schema where space may be, in place of what it may say itself.
+pub(super) fn set_space(schema: &mut Value, has_space: bool) {
+    let options = match has_space {
+        true => json!({"whitespace_pattern": SPACE}),
+        false => json!({"whitespace_flexible": false}),
+    };
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("x-guidance".into(), options);
+    }
+}
+
+/// Counts a schema's values, and refuses references to elsewhere.
+pub(super) fn check_schema(schema: &Value, depth: usize, values: &mut usize) -> Result<(), GrammarError> {
+    *values += 1;
+    at_most("JSON schema, values", *values, limits::SCHEMA_VALUES_MAX)?;
+    at_most("JSON schema, levels", depth, limits::SCHEMA_DEPTH_MAX)?;
+    match schema {
+        Value::Array(list) => list.iter().try_for_each(|value| check_schema(value, depth + 1, values)),
+        Value::Object(fields) => {
+            if let Some(Value::String(reference)) = fields.get("$ref")
+                && !reference.starts_with('#')
+            {
+                let shown = crate::error::shorten(reference);
+                let message = format!("`$ref` {shown:?}: only references inside the schema (`#/…`) are looked up");
+                return Err(GrammarError::Invalid(message));
+            }
+            fields.values().try_for_each(|value| check_schema(value, depth + 1, values))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn at_most(what: &'static str, count: usize, limit: usize) -> Result<(), GrammarError> {
+    if count > limit { Err(GrammarError::TooMany { what, count, limit }) } else { Ok(()) }
+}
