@@ -83,13 +83,16 @@ impl Form {
 }
 
 fn response_format(format: &Value) -> Result<Option<Constraint>, ApiError> {
-    let kind = format.get("type").and_then(Value::as_str).ok_or_else(|| {
-        ApiError::field("response_format", "`response_format` must be an object with a `type`")
-    })?;
+    let kind = format
+        .get("type")
+        .and_then(Value::as_str)
+        .ok_or_else(|| ApiError::field("response_format", "`response_format` must be an object with a `type`"))?;
     match kind {
         "text" => Ok(None),
         "json_object" => match format.get("schema") {
-            None | Some(Value::Null) => Form::JsonObject.constraint("response_format", &Value::Bool(true), true).map(Some),
+            None | Some(Value::Null) => {
+                Form::JsonObject.constraint("response_format", &Value::Bool(true), true).map(Some)
+            }
             Some(schema) => Form::Json.constraint("response_format.schema", schema, true).map(Some),
         },
         "json_schema" => {
@@ -135,7 +138,8 @@ fn structured_outputs(wanted: &Value) -> Result<Option<Constraint>, ApiError> {
         [] if fields.is_empty() => Ok(None),
         [(key, form)] => form.constraint(&format!("{field}.{key}"), &fields[key], has_space).map(Some),
         _ => {
-            let message = "`structured_outputs` must have one of `json`, `json_object`, `regex`, `choice` and `grammar`";
+            let message =
+                "`structured_outputs` must have one of `json`, `json_object`, `regex`, `choice` and `grammar`";
             Err(ApiError::field(field, message))
         }
     }
@@ -182,7 +186,10 @@ mod tests {
             (json!({"response_format": "json"}), "response_format"),
             (json!({"response_format": {"type": "xml"}}), "response_format.type"),
             (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema"),
-            (json!({"response_format": {"type": "json_schema", "json_schema": {"schema": "x"}}}), "response_format.json_schema"),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"schema": "x"}}}),
+                "response_format.json_schema",
+            ),
             (json!({"structured_outputs": 7}), "structured_outputs"),
             (json!({"structured_outputs": {"json": 7}}), "structured_outputs.json"),
             (json!({"structured_outputs": {"json": "{"}}), "structured_outputs.json"),

@@ -17,13 +17,13 @@ use tombolo_text::grammar::{Grammar, GrammarError, Grammars, Source};
 pub(crate) struct Compiler {
     /// Made with the first constraint: most servers never see one.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
-    kept: Mutex<Kept>,
+    kept: Mutex<Kept<Grammar>>,
     places: Arc<Semaphore>,
 }
 
 impl Compiler {
     pub(crate) fn new() -> Self {
-        let kept = Kept { most: GRAMMARS_KEPT, ..Kept::default() };
+        let kept = Kept::new(GRAMMARS_KEPT);
         Self { grammars: OnceLock::new(), kept: Mutex::new(kept), places: Arc::new(Semaphore::new(GRAMMARS_AT_ONCE)) }
     }
 
@@ -63,30 +63,34 @@ impl Compiler {
         }
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn kept(&self) -> std::sync::MutexGuard<'_, Kept<Grammar>> {
         // Nothing between its lines can fail half done.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The last ones that were used.
-#[derive(Debug, Default)]
-struct Kept {
+#[derive(Debug)]
+struct Kept<G> {
     most: usize,
     /// With the time of their last use.
-    grammars: HashMap<Source, (Arc<Grammar>, u64)>,
+    grammars: HashMap<Source, (Arc<G>, u64)>,
     uses: u64,
 }
 
-impl Kept {
-    fn find(&mut self, source: &Source) -> Option<Arc<Grammar>> {
+impl<G> Kept<G> {
+    fn new(most: usize) -> Self {
+        Self { most, grammars: HashMap::new(), uses: 0 }
+    }
+
+    fn find(&mut self, source: &Source) -> Option<Arc<G>> {
         self.uses += 1;
         let (grammar, used) = self.grammars.get_mut(source)?;
         *used = self.uses;
         Some(grammar.clone())
     }
 
-    fn keep(&mut self, source: Source, grammar: &Arc<Grammar>) {
+    fn keep(&mut self, source: Source, grammar: &Arc<G>) {
         self.uses += 1;
         self.grammars.insert(source, (grammar.clone(), self.uses));
         while self.grammars.len() > self.most {
@@ -96,5 +100,26 @@ impl Kept {
                 None => return,
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_ones_are_kept() {
+        let source = |i: usize| Source::regex(&format!("a{i}")).unwrap();
+        let mut kept = Kept::new(3);
+        for i in 0..3 {
+            kept.keep(source(i), &Arc::new(i));
+        }
+        assert_eq!(kept.find(&source(0)).as_deref(), Some(&0));
+        for i in 3..1000 {
+            kept.keep(source(i), &Arc::new(i));
+            assert_eq!(kept.find(&source(0)).as_deref(), Some(&0), "it was used last but one");
+        }
+        assert_eq!(kept.grammars.len(), 3);
+        assert!(kept.find(&source(1)).is_none() && kept.find(&source(999)).is_some());
     }
 }

@@ -8,6 +8,7 @@
 //! Not here: how requests spell constraints, and where they are compiled (the server's).
 
 mod calls;
+mod check;
 mod matcher;
 mod source;
 mod vocabulary;
@@ -119,6 +120,9 @@ impl Grammars {
     fn compile_here(&self, source: &Source) -> Result<Grammar, GrammarError> {
         let invalid = |error: &str| GrammarError::Invalid(one_line(error));
         let parser = self.factory.create_parser(source.grammar_of()?).map_err(|error| invalid(&error.to_string()))?;
+        // Every answer begins with a copy.
+        let bytes = parser.parser.lexer_stats().num_bytes;
+        source::at_most("compiled grammar, bytes", bytes, limits::GRAMMAR_COMPILED_BYTES)?;
         let mut first = llguidance::Matcher::new(Ok(parser));
         if let Some(error) = first.get_error() {
             return Err(invalid(&error));

@@ -3,6 +3,10 @@
 
 mod api;
 mod client;
+#[path = "../common/mod.rs"]
+#[allow(dead_code)]
+mod common;
 mod hostile;
 mod life;
+mod structured;
 mod wire;

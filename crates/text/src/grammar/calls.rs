@@ -1,7 +1,8 @@
 //! Calls of tools that a model must make, as grammars in its own way of writing them: what comes out is what
 //! [`output`](crate::output) reads back, with arguments that the tools' schemas allow.
 
-use super::source::{check_schema, set_space};
+use super::check::check_size;
+use super::source::set_space;
 use super::{GrammarError, Source};
 use crate::Tokenizer;
 use crate::output::Dialect;
@@ -66,7 +67,7 @@ impl Source {
     /// [`GrammarError::Calls`] where there is no such tool, or none whose parameters this model's way of writing can be
     /// held to; [`GrammarError::TooMany`] and [`GrammarError::Invalid`] for their schemas.
     pub fn calls(calls: &Calls<'_>, tokenizer: &Tokenizer) -> Result<Self, GrammarError> {
-        let mut writer = Writer { form: calls.form, tokenizer, rules: String::new(), values: 0 };
+        let mut writer = Writer { form: calls.form, tokenizer, rules: String::new() };
         let functions = calls.tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
         let named = functions.filter_map(|function| Some((function.get("name")?.as_str()?, function)));
         let wanted = |name: &str| calls.named.is_none_or(|wanted| wanted == name);
@@ -95,8 +96,6 @@ struct Writer<'a> {
     form: CallForm,
     tokenizer: &'a Tokenizer,
     rules: String,
-    /// Values of all schemas so far.
-    values: usize,
 }
 
 impl Writer<'_> {
@@ -123,7 +122,7 @@ impl Writer<'_> {
     }
 
     fn tool(&mut self, index: usize, name: &str, parameters: &Value) -> Result<(), GrammarError> {
-        check_schema(parameters, 0, &mut self.values)?;
+        check_size(parameters)?;
         if name.trim() != name || name.contains(['<', '>', '\n', '"']) {
             let name = crate::error::shorten(name);
             return Err(GrammarError::Calls(format!("a tool called {name:?} cannot be called by force")));
@@ -143,8 +142,8 @@ impl Writer<'_> {
                 (format!("{open} {id} /[0-9]{{1,3}}/ {arguments}"), close)
             }
             CallForm::DeepSeek | CallForm::DeepSeekFenced => {
-                let [open, separator, close] =
-                    ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"].map(|marker| self.marker(marker));
+                let [open, separator, close] = ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"]
+                    .map(|marker| self.marker(marker));
                 if self.form == CallForm::DeepSeek {
                     (format!("{open} {} {separator}", literal(name)), close)
                 } else {
@@ -171,8 +170,13 @@ impl Writer<'_> {
                 return Err(GrammarError::Calls(message));
             }
         };
-        let required: Vec<&str> =
-            parameters.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> = parameters
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         if let Some(missing) = required.iter().find(|key| !properties.contains_key(**key)) {
             let message = format!("`{}` requires `{}`, which is not among its properties", echo(name), echo(missing));
             return Err(GrammarError::Calls(message));

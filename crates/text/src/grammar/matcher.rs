@@ -1,6 +1,6 @@
 //! Follows one answer: which tokens may come next, and whether it may end.
 
-use crate::Tokenizer;
+use crate::{Tokenizer, limits};
 use std::sync::Arc;
 
 /// Whether an answer reasons before what is constrained.
@@ -66,6 +66,7 @@ pub struct Matcher {
     /// They stand for the state that it is in.
     is_current: bool,
     fault: Option<String>,
+    work: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +93,7 @@ impl Matcher {
             Reasoning::Possible if tokens.think.is_some() => State::Undecided,
             Reasoning::Possible | Reasoning::None => State::Constrained,
         };
-        Self { inner, tokens, state, words: Vec::new(), is_current: false, fault: None }
+        Self { inner, tokens, state, words: Vec::new(), is_current: false, fault: None, work: 0 }
     }
 
     /// The tokens that may come next: a bit for each, 32 to a word, from the lowest bit of the first one on. Those that
@@ -145,9 +146,7 @@ impl Matcher {
             State::Reasoning(_) => false,
             State::Ended => true,
             // One that has come to its end accepts, too.
-            State::Undecided | State::Constrained => {
-                self.fault.is_none() && self.inner.is_accepting().unwrap_or(false)
-            }
+            State::Undecided | State::Constrained => self.fault.is_none() && self.inner.is_accepting().unwrap_or(false),
         }
     }
 
@@ -161,6 +160,11 @@ impl Matcher {
         self.fault.as_deref()
     }
 
+    /// Work on masks so far: derivatives of expressions and items of the parser.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+
     fn compute(&mut self) {
         if self.fault.is_some() {
             return;
@@ -168,6 +172,10 @@ impl Matcher {
         match self.inner.compute_mask_or_eos() {
             Ok(mask) => self.words.extend_from_slice(mask.as_slice()),
             Err(error) => return self.fail(&error.to_string()),
+        }
+        self.work += self.inner.last_step_stats().map_or(0, |stats| stats.lexer_cost + stats.all_items as u64);
+        if self.work > limits::ANSWER_WORK_MAX {
+            return self.fail("it takes too much work to say what may come next");
         }
         if let (State::Undecided, Some(think)) = (&self.state, self.tokens.think) {
             set(&mut self.words, think);

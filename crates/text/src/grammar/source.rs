@@ -1,6 +1,7 @@
 //! What an answer is to be, as a request has it: sizes are checked here, the rest when it is compiled.
 
 use super::GrammarError;
+use super::check::{check_grammar, check_schema, check_size};
 use crate::limits;
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ impl Source {
         if !schema.is_object() {
             return Err(GrammarError::Invalid("a JSON schema is an object".into()));
         }
-        check_schema(schema, 0, &mut 0)?;
+        check_size(schema)?;
         let text = schema.to_string();
         at_most("JSON schema, bytes", text.len(), limits::SCHEMA_BYTES_MAX)?;
         Ok(Self { kind: Kind::Json { has_space }, text })
@@ -94,11 +95,15 @@ impl Source {
             Kind::Json { has_space } => {
                 let schema = serde_json::from_str(&self.text);
                 let mut schema: Value = schema.map_err(|error| GrammarError::Invalid(error.to_string()))?;
+                check_schema(&schema)?;
                 set_space(&mut schema, has_space);
                 TopLevelGrammar::from_json_schema(schema)
             }
             Kind::Regex => TopLevelGrammar::from_regex(&self.text),
-            Kind::Lark => TopLevelGrammar::from_lark(self.text.clone()),
+            Kind::Lark => {
+                check_grammar(&self.text)?;
+                TopLevelGrammar::from_lark(self.text.clone())
+            }
         })
     }
 }
@@ -111,27 +116,6 @@ pub(super) fn set_space(schema: &mut Value, has_space: bool) {
     };
     if let Some(schema) = schema.as_object_mut() {
         schema.insert("x-guidance".into(), options);
-    }
-}
-
-/// Counts a schema's values, and refuses references to elsewhere.
-pub(super) fn check_schema(schema: &Value, depth: usize, values: &mut usize) -> Result<(), GrammarError> {
-    *values += 1;
-    at_most("JSON schema, values", *values, limits::SCHEMA_VALUES_MAX)?;
-    at_most("JSON schema, levels", depth, limits::SCHEMA_DEPTH_MAX)?;
-    match schema {
-        Value::Array(list) => list.iter().try_for_each(|value| check_schema(value, depth + 1, values)),
-        Value::Object(fields) => {
-            if let Some(Value::String(reference)) = fields.get("$ref")
-                && !reference.starts_with('#')
-            {
-                let shown = crate::error::shorten(reference);
-                let message = format!("`$ref` {shown:?}: only references inside the schema (`#/…`) are looked up");
-                return Err(GrammarError::Invalid(message));
-            }
-            fields.values().try_for_each(|value| check_schema(value, depth + 1, values))
-        }
-        _ => Ok(()),
     }
 }
 

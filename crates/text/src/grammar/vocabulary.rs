@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// Longer tokens are never allowed: a trie has room for paths of a thousand bytes.
 const TOKEN_BYTES: usize = 512;
 
+/// What must come is cut into tokens so far.
+const FORCED_BYTES: usize = 512;
+
 /// See the module's head.
 pub(super) struct Vocabulary {
     tokenizer: &'static Tokenizer,
@@ -47,8 +50,14 @@ impl TokenizerEnv for Vocabulary {
         &self.trie
     }
 
-    /// Text in the middle of a text. What the tokenizer does not give back as it was is cut by the trie.
+    /// Text in the middle of a text. What the tokenizer does not give back as it was is cut by the trie. A mask asks for
+    /// the first token of what must come, however long that is, so not all of it is cut.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        let mut end = bytes.len().min(FORCED_BYTES);
+        while end < bytes.len() && bytes[end] & 0xc0 == 0x80 {
+            end += 1;
+        }
+        let bytes = &bytes[..end];
         let encoded = std::str::from_utf8(bytes).ok().and_then(|text| self.tokenizer.encode_inside(text));
         encoded.unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
     }
