@@ -4,6 +4,7 @@ use super::GrammarError;
 use super::check::{check_grammar, check_schema, check_size};
 use crate::limits;
 use llguidance::api::TopLevelGrammar;
+use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 
 /// What an answer is to be. Equal ones compile to the same, so that they may be kept.
@@ -49,7 +50,7 @@ impl Source {
     }
 
     /// A text that a regular expression matches as a whole, in the syntax of Rust's `regex`: without look-around and
-    /// back-references.
+    /// back-references. `\d`, `\w` and `\s` are those of ASCII.
     ///
     /// # Errors
     /// [`GrammarError::Invalid`] for an empty one; [`GrammarError::TooMany`] beyond [`limits`].
@@ -99,7 +100,8 @@ impl Source {
                 set_space(&mut schema, has_space);
                 TopLevelGrammar::from_json_schema(schema)
             }
-            Kind::Regex => TopLevelGrammar::from_regex(&self.text),
+            // What people mean by digits is 0 to 9.
+            Kind::Regex => TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(&self.text, "dws"))),
             Kind::Lark => {
                 check_grammar(&self.text)?;
                 TopLevelGrammar::from_lark(self.text.clone())

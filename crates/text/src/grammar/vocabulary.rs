@@ -59,6 +59,18 @@ impl TokenizerEnv for Vocabulary {
         }
         let bytes = &bytes[..end];
         let encoded = std::str::from_utf8(bytes).ok().and_then(|text| self.tokenizer.encode_inside(text));
-        encoded.unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
+        encoded.unwrap_or_else(|| {
+            let mut ids = self.trie.greedy_tokenize(bytes);
+            // It skips bytes that no token has: what comes behind them does not come next.
+            let mut rest = bytes;
+            let spelt = ids.iter().take_while(|id| {
+                let behind = rest.strip_prefix(self.tokenizer.piece(**id));
+                rest = behind.unwrap_or(rest);
+                behind.is_some()
+            });
+            let spelt = spelt.count();
+            ids.truncate(spelt);
+            ids
+        })
     }
 }
