@@ -44,3 +44,5 @@ pub(crate) const LISTING_PAGES_MAX: usize = 100;
 pub(crate) const DOWNLOAD_BYTES_MAX: u64 = 1 << 44;
 /// Bytes of a file of certificates.
 pub(crate) const CERTIFICATES_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a configuration file.
+pub(crate) const CONFIG_BYTES_MAX: u64 = 1 << 20;

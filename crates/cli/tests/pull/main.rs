@@ -17,7 +17,7 @@ struct Ran {
 fn pull(hub: &Hub, dir: &Path, more: &[&str]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
     command.args(["pull", "--endpoint", &hub.base, "--dir", dir.to_str().unwrap(), "--retries", "1"]).args(more);
-    command.env("NO_PROXY", "*").env_remove("HF_TOKEN").env_remove("SSL_CERT_FILE");
+    command.env("NO_PROXY", "*").env_remove("HF_TOKEN").env_remove("SSL_CERT_FILE").env("TOMBOLO_CONFIG", "none");
     let output = command.output().expect("the binary starts");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
