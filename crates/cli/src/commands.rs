@@ -7,6 +7,7 @@ mod doctor;
 mod inspect;
 mod logits;
 mod plan;
+mod pull;
 mod run;
 mod serve;
 
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Inspect(inspect::InspectArgs),
     /// Show what a machine can do with a model at best, and which placement does it
     Plan(plan::PlanArgs),
+    /// Download a model's GGUF files from a hub
+    Pull(pull::PullArgs),
     /// Compute the logits of given tokens, for comparisons
     Logits(logits::LogitsArgs),
     /// Print a script that completes commands and options in a shell
@@ -44,6 +47,7 @@ impl Command {
             Command::Doctor(args) => doctor::run(&args),
             Command::Inspect(args) => inspect::run(&args),
             Command::Plan(args) => plan::run(&args),
+            Command::Pull(args) => pull::run(&args),
             Command::Logits(args) => logits::run(&args),
             Command::Completions(args) => completions::run(&args, crate::command_line()),
         }

@@ -72,11 +72,15 @@ pub(crate) fn usage(wrong: &clap::Error) -> ExitCode {
         print_line("no command given; --help shows what there is");
         return ExitCode::from(2);
     }
+    print_line(&format!("{}; --help shows what there is", first_line(wrong)));
+    ExitCode::from(2)
+}
+
+/// What clap complains of, without its advice.
+pub(crate) fn first_line(wrong: &clap::Error) -> String {
     let text = wrong.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
-    let what = first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
-    print_line(&format!("{what}; --help shows what there is"));
-    ExitCode::from(2)
+    first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A panic is a fault of ours. It still ends in one line; a rank's is reported by the engine instead.

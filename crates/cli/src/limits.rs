@@ -37,3 +37,12 @@ pub(crate) const EVENT_BYTES_MAX: usize = 4 << 20;
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an answer's text that are kept for the detailed result.
 pub(crate) const TEXT_KEPT_BYTES_MAX: usize = 1 << 20;
+/// Bytes of one page of a hub's list of files, and pages.
+pub(crate) const LISTING_BYTES_MAX: u64 = 32 << 20;
+pub(crate) const LISTING_PAGES_MAX: usize = 100;
+/// Bytes of a file that is downloaded.
+pub(crate) const DOWNLOAD_BYTES_MAX: u64 = 1 << 44;
+/// Bytes of a file of certificates.
+pub(crate) const CERTIFICATES_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a configuration file.
+pub(crate) const CONFIG_BYTES_MAX: u64 = 1 << 20;

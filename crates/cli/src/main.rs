@@ -7,6 +7,7 @@ mod args;
 mod backend;
 mod child;
 mod commands;
+mod config;
 mod demo;
 mod error;
 mod interrupt;
@@ -23,12 +24,17 @@ mod tools;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use commands::Command;
 use error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Runs large language models from GGUF files, split over GPUs that have only PCIe between them, or on the processor.
 #[derive(Parser)]
 #[command(name = "tombolo", version, disable_help_subcommand = true, arg_required_else_help = true)]
 struct Cli {
+    /// File of options: a table for each command, names as here; none: no file [default: tombolo/config.toml in
+    /// $XDG_CONFIG_HOME or ~/.config, where there is one]
+    #[arg(long, global = true, value_name = "FILE", env = "TOMBOLO_CONFIG", hide_env = true)]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -42,7 +48,18 @@ fn main() -> ExitCode {
     error::one_line_panics();
     // Where the system takes no handler, a cut file ends the program without an explanation.
     let _ = tombolo_gguf::exit_when_a_file_is_cut();
-    let matches = command_line().try_get_matches_from(args::rewritten(std::env::args_os()));
+    let args = args::rewritten(std::env::args_os());
+    let matches = match command_line().try_get_matches_from(&args) {
+        Ok(matches) => matches,
+        Err(wrong) => return error::usage(&wrong),
+    };
+    let matches = match config::with_file(args, &matches) {
+        Ok(args) => command_line().try_get_matches_from(args),
+        Err(error) => {
+            error.print();
+            return error.exit_code();
+        }
+    };
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(wrong) => return error::usage(&wrong),

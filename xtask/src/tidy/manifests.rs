@@ -22,7 +22,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ),
 ];
 /// Libraries that few crates may use. `cpu` maps memory, never a file; `cli` is a client of HTTP, `server` answers.
-const OWNED: [(&str, &[&str]); 8] = [
+const OWNED: [(&str, &[&str]); 9] = [
     ("nvml-wrapper", &["topology"]),
     ("cudarc", &["cuda"]),
     ("memmap2", &["gguf", "cpu"]),
@@ -31,6 +31,7 @@ const OWNED: [(&str, &[&str]); 8] = [
     ("axum", &["server"]),
     ("hyper", &["cli", "server"]),
     ("tokio", &["cli", "server"]),
+    ("ureq", &["cli"]),
 ];
 /// Crates that may hold `unsafe`; all others forbid it.
 const UNSAFE: [&str; 4] = ["collective", "cpu", "cuda", "gguf"];

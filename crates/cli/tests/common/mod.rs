@@ -24,6 +24,7 @@ pub(crate) fn tombolo(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
     // No GPU, wherever the tests run: the driver lists none.
     command.args(args).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "").env("NO_COLOR", "1");
+    command.env("TOMBOLO_CONFIG", "none");
     command
 }
 

@@ -13,6 +13,7 @@ struct Ran {
 fn bench(url: &str, more: &[&str]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
     command.args(["bench", "serve", "--base-url", url]).args(more).env_remove("OPENAI_API_KEY");
+    command.env("TOMBOLO_CONFIG", "none");
     let output = command.output().expect("the binary starts");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }

@@ -62,7 +62,8 @@ impl Served {
     pub(crate) fn start_unready(more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
         command.args(["serve", "--port", "0", "--device", "cpu", "-t", "1"]).args(more);
-        command.env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::null()).stderr(Stdio::piped());
+        command.env("CUDA_VISIBLE_DEVICES", "").env("TOMBOLO_CONFIG", "none");
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
