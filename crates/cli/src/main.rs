@@ -9,6 +9,7 @@ mod child;
 mod commands;
 mod config;
 mod demo;
+mod drafts;
 mod error;
 mod interrupt;
 mod limits;

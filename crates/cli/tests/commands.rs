@@ -378,3 +378,32 @@ fn reasoning_is_told_from_the_answer() {
     assert_eq!(ran.out.trim(), "");
     assert!(ran.err.contains(thought), "{} has no {thought:?}", ran.err);
 }
+
+#[test]
+fn drafts_by_ngrams_change_nothing_but_the_time() {
+    let model = golden("tiny-llama.gguf");
+    let with = |more: &[&str]| {
+        let args = [
+            "run",
+            text(&model),
+            "--tokens",
+            "1,2,3,1,2,3,1,2",
+            "-n",
+            "24",
+            "--temp",
+            "0",
+            "--device",
+            "cpu",
+            "--json",
+        ];
+        let ran = succeed(&[args.as_slice(), more].concat());
+        serde_json::from_str::<serde_json::Value>(&ran.out).unwrap()
+    };
+    let (plain, guessed) = (with(&["--draft-max", "0"]), with(&["--draft-by", "ngram"]));
+    assert_eq!(plain["tokens"], guessed["tokens"], "{guessed}");
+    assert!(plain["tokens"].as_array().is_some_and(|tokens| tokens.len() == 24), "{plain}");
+    assert!(guessed["drafts"]["drafted"].as_u64() > Some(0), "{guessed}");
+    let refused = run(&["run", text(&model), "--tokens", "1", "--draft-by", "block", "--device", "cpu"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("--draft-by ngram"), "{}", refused.err);
+}

@@ -5,9 +5,10 @@ use crate::args::{DeviceArgs, DraftArgs, ModelArgs, SamplingArgs, Source, SplitA
 use crate::backend::Place;
 use crate::commands::chat::{self, Chat};
 use crate::demo;
+use crate::drafts;
 use crate::error::{Error, failure, input};
 use crate::interrupt::{self, Answer};
-use crate::limits::{DRAFT_MAX, PROMPT_BYTES_MAX};
+use crate::limits::PROMPT_BYTES_MAX;
 use crate::load::{self, Loaded, ROWS, at_file, capacity};
 use crate::output::{self, per_second};
 use crate::progress::OfPrompt;
@@ -242,10 +243,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     let (choice, _) = load::plan(&gguf, &config, &args.device, &args.split)?;
     let is_cpu = matches!(choice.place, Place::Cpu { .. });
-    let drafts = drafts(args.draft.draft_max, &gguf, &config, is_cpu)?;
-    let config = if drafts == 0 { config.without_draft() } else { config };
+    let (drafts, config) = drafts::choose(&args.draft, &gguf, config, is_cpu)?;
     let rows = if is_cpu { CPU_ROWS } else { ROWS };
-    let capacity = Capacity { logits: 1 + drafts, ..capacity(rows, 1, context) };
+    let capacity = Capacity { logits: 1 + drafts.most(), ..capacity(rows, 1, context) };
     let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
     let loaded = loaded.scheduled(1, true, drafts);
     loaded.print_summary();
@@ -275,20 +275,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     report.print_summary();
     Ok(if report.was_interrupted() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
-}
-
-/// Tokens that will be drafted for a step: what was asked for, if it can be.
-pub(crate) fn drafts(asked: Option<usize>, gguf: &Gguf, config: &Config, is_cpu: bool) -> Result<usize, Error> {
-    match asked {
-        Some(n) if n > DRAFT_MAX => Err(input(format!("--draft-max {n}: {DRAFT_MAX} at most"))),
-        Some(n) if n > 0 && config.draft.is_none() => {
-            Err(at_file(gguf, &format!("--draft-max {n}: the model has no block that drafts tokens (MTP)")))
-        }
-        Some(n) if n > 0 && !is_cpu => {
-            Err(input(format!("--draft-max {n}: drafts are not computed on GPUs yet; --device cpu does")))
-        }
-        asked => Ok(if config.draft.is_some() && is_cpu { asked.unwrap_or(1) } else { 0 }),
-    }
 }
 
 /// What is in force; with the seed, so that an answer can be had again.
