@@ -83,11 +83,7 @@ fn a_page_is_written_beside_the_text() {
 fn what_is_broken_is_exit_code_one() {
     let ran = run(&["doctor", "--machine", text(&machine("bandwidth-2x5090.txt"))]);
     assert_eq!(ran.code, Some(1), "{}", ran.err);
-    assert!(
-        ran.out.contains("ERROR   peer access takes a detour on 1 of 1 pairs: 9.9 GB/s at the worst"),
-        "{}",
-        ran.out
-    );
+    assert!(ran.out.contains("ERROR   peer access takes a detour: 9.9 GB/s"), "{}", ran.out);
 }
 
 #[test]
