@@ -9,6 +9,7 @@ mod child;
 mod commands;
 mod demo;
 mod error;
+mod form;
 mod interrupt;
 mod limits;
 mod load;
