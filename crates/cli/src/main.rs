@@ -11,6 +11,7 @@ mod config;
 mod demo;
 mod drafts;
 mod error;
+mod form;
 mod interrupt;
 mod limits;
 mod load;

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    Ran, golden, respelt_model, run, scratch, speaking_model, speaking_model_of, speaking_model_with, succeed, text,
-    tombolo,
+    Ran, fail, golden, respelt_model, run, scratch, speaking_model, speaking_model_of, speaking_model_with, succeed,
+    text, tombolo,
 };
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -361,6 +361,39 @@ fn calls_of_tools_are_told_from_the_answer() {
         (&answer(&lists, &[])["prompt_tokens"], &answer(&lists, &with_tools)["prompt_tokens"]),
         (&1.into(), &8.into())
     );
+}
+
+#[test]
+fn answers_are_held_to_a_form() {
+    let person = r#"{"type": "object", "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 99}},
+        "required": ["age"], "additionalProperties": false}"#;
+    let (schema, grammar) = (scratch("person.json"), scratch("sum.gbnf"));
+    std::fs::write(&schema, person).unwrap();
+    std::fs::write(&grammar, "root ::= [0-9] \"+\" [0-9]").unwrap();
+    let answer = |form: [&str; 2]| {
+        let args = ["run", "-p", "And God said", "-n", "60", "-s", "3", "--device", "cpu", "--json", form[0], form[1]];
+        let json: serde_json::Value = serde_json::from_str(&succeed(&args).out).unwrap();
+        assert_eq!(json["finish"], "stop", "{json}");
+        json["text"].as_str().unwrap().to_string()
+    };
+    for form in [["-j", person], ["--json-schema-file", text(&schema)]] {
+        let age: serde_json::Value = serde_json::from_str(&answer(form)).unwrap();
+        assert!((1..=99).contains(&age["age"].as_u64().unwrap()), "{age}");
+    }
+    for form in [["--grammar", "start: /[0-9]\\+[0-9]/"], ["--grammar-file", text(&grammar)]] {
+        let sum = answer(form);
+        assert!(sum.len() == 3 && sum.as_bytes()[1] == b'+', "{sum}");
+    }
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    let model = speaking_model_of("form.gguf", &[], template, &[("eos_token_id", 0)]);
+    for (form, part) in [
+        (["-j", "{"], "--json-schema: no JSON"),
+        (["-j", "{\"type\": 7}"], "--json-schema: type must be"),
+        (["--grammar", "root ::= x"], "--grammar: there is no rule `x`"),
+        (["--grammar-file", "/nowhere"], "--grammar-file /nowhere"),
+    ] {
+        fail(&["run", text(&model), "-p", "a", form[0], form[1]], 2, &[part]);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@
 
 mod calls;
 mod check;
+mod gbnf;
 mod matcher;
 mod source;
 mod vocabulary;
@@ -133,13 +134,14 @@ impl Grammars {
             "NoExtensionBias" => invalid("no answer can match it"),
             other => invalid(other),
         })?;
-        Ok(Grammar { first, tokens: self.tokens.clone() })
+        Ok(Grammar { first, bytes, tokens: self.tokens.clone() })
     }
 }
 
 /// A compiled constraint, at its beginning.
 pub struct Grammar {
     first: llguidance::Matcher,
+    bytes: usize,
     tokens: Arc<Tokens>,
 }
 
@@ -150,6 +152,11 @@ impl std::fmt::Debug for Grammar {
 }
 
 impl Grammar {
+    /// Bytes that it takes, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Follows one answer. Nothing is shared with other answers: what one of them drives it to, others do not pay for.
     pub fn matcher(&self, reasoning: Reasoning) -> Matcher {
         Matcher::new(self.first.deep_clone(), self.tokens.clone(), reasoning)

@@ -145,6 +145,34 @@ fn forms_go_together_with_everything() {
     assert_eq!(served.when_idle(), 0.0);
 }
 
+/// Whoever gives its blocks up to others and is run again goes on where it was in its form.
+#[test]
+fn forms_outlast_preemption() {
+    let served = Served::start(&["-c", "512", "--kv-cache-tokens", "512", "--max-num-seqs", "4"]);
+    let list = json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 100, "maxItems": 100});
+    let ask = |seed: usize| {
+        let body = hi(with(by_schema(&list), json!({"seed": seed, "max_tokens": 480})));
+        let text = content(&served.chat(&body));
+        assert_eq!(serde_json::from_str::<Vec<u8>>(&text).unwrap().len(), 100, "{text}");
+        text
+    };
+    let alone: Vec<String> = (0..4).map(ask).collect();
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..4)
+            .map(|seed| {
+                scope.spawn({
+                    let ask = &ask;
+                    move || ask(seed)
+                })
+            })
+            .collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    assert_eq!(alone, together);
+    assert!(served.metric("vllm:num_preemptions_total") > 0.0);
+    assert_eq!(served.when_idle(), 0.0);
+}
+
 const GLM: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<arg_key>";
 const HERMES: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<tool_call>";
 const CODER: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<tool_call><function=";

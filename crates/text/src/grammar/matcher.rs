@@ -40,7 +40,7 @@ impl Tokens {
             others[id as usize / 32] &= !(1 << (id % 32));
         }
         if let Some(last) = others.last_mut()
-            && count % 32 > 0
+            && !count.is_multiple_of(32)
         {
             *last &= (1 << (count % 32)) - 1;
         }
