@@ -70,7 +70,7 @@ fn flat(islands: &[Vec<usize>]) -> String {
     let out = islands.first().map_or(0, |first| first.len() * (all - first.len()));
     match out {
         0 | 1 => String::new(),
-        _ => format!("A flat all-reduce on {all} GPUs sends {out} messages out of the first at once."),
+        _ => format!("A flat all-reduce on {all} GPUs sends {out} messages out of the first island at once."),
     }
 }
 
