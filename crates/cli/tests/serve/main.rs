@@ -4,7 +4,6 @@
 mod api;
 mod client;
 #[path = "../common/mod.rs"]
-#[allow(dead_code)]
 mod common;
 mod hostile;
 mod life;
