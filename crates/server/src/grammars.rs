@@ -43,6 +43,11 @@ impl Compiler {
         let place = timeout(Duration::from_secs(GRAMMAR_WAIT_SECONDS), self.places.clone().acquire_owned()).await;
         let place = place.map_err(|_| ApiError::unavailable("overloaded", "too many constraints are compiled", 1))?;
         let place = place.map_err(|_| ApiError::stopping())?;
+        let broken = |_| ApiError::internal("a fault of the server");
+        // That the vocabulary is made ready for the first of all is not this one's fault.
+        let compiler = self.clone();
+        let ready = move || compiler.grammars.get_or_init(|| Grammars::new(tokenizer)).is_ok();
+        tokio::task::spawn_blocking(ready).await.map_err(broken)?;
         let (compiler, source) = (self.clone(), constraint.source.clone());
         let work = tokio::task::spawn_blocking(move || {
             // Held until the work ends, whether somebody still waits for it or not.
@@ -54,7 +59,7 @@ impl Compiler {
         });
         match timeout(Duration::from_secs(GRAMMAR_SECONDS), work).await {
             Ok(Ok(compiled)) => compiled.map_err(|error| Constraint::wrong(&constraint.field, &error)),
-            Ok(Err(_)) => Err(ApiError::internal("a fault of the server")),
+            Ok(Err(error)) => Err(broken(error)),
             Err(_) => {
                 let field = &constraint.field;
                 let message = format!("`{field}` takes more than {GRAMMAR_SECONDS} s to compile: make it simpler");

@@ -308,14 +308,14 @@ fn what_cannot_be_is_refused_beside_a_stream() {
             assert!(error["param"].as_str().is_some_and(|param| param.starts_with(field)), "{shown}: {error}");
             let message = error["message"].as_str().unwrap();
             assert!(message.len() < 1000 && !message.contains(['\n', '\u{1b}']), "{shown}: {message}");
-            assert!(started.elapsed() < Duration::from_secs(20), "{shown}: {:?}", started.elapsed());
+            assert!(started.elapsed() < Duration::from_secs(50), "{shown}: {:?}", started.elapsed());
         }
         for more in &either {
             let started = Instant::now();
             let answer = served.complete(&with(json!({"prompt": "a", "max_tokens": 8}), more.clone()));
             let shown: String = more.to_string().chars().take(100).collect();
             assert!([200, 400].contains(&answer.status), "{shown}: {}", answer.body);
-            assert!(started.elapsed() < Duration::from_secs(20), "{shown}: {:?}", started.elapsed());
+            assert!(started.elapsed() < Duration::from_secs(50), "{shown}: {:?}", started.elapsed());
         }
         // Many, none like another: what is kept of them is bounded.
         let memory = || {

@@ -44,7 +44,9 @@ impl Tokens {
         {
             *last &= (1 << (count % 32)) - 1;
         }
-        let think = (0..count as u32).find(|id| tokenizer.piece(*id) == THINK.as_bytes());
+        // One that is not shown would not be told from the answer.
+        let is_think = |id: &u32| tokenizer.piece(*id) == THINK.as_bytes() && !tokenizer.is_control(*id);
+        let think = (0..count as u32).find(is_think);
         Self { tokenizer, ends, others, think }
     }
 }
