@@ -3,7 +3,7 @@
 //!
 //! [`Grammars`] holds what a vocabulary needs once; a [`Source`] is what was asked for, its size checked; a [`Grammar`] is
 //! compiled and may be shared; a [`Matcher`] follows one answer. Compiling and matching are llguidance's; what a stranger
-//! may ask of it is in [`limits`](crate::limits).
+//! may ask of it is in [`crate::limits`].
 //!
 //! Not here: how requests spell constraints, and where they are compiled (the server's).
 

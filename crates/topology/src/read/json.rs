@@ -30,7 +30,8 @@ pub(crate) fn of(text: &str) -> Option<(&str, bool, usize)> {
         before += 1;
     }
     let (head, rest) = text.split_at_checked(start)?;
-    if rest.is_empty() || !head.trim().is_empty() && !(rest.contains("\"gpus\"") || rest.contains("\"observed\"")) {
+    let is_ours = head.trim().is_empty() || rest.contains("\"gpus\"") || rest.contains("\"observed\"");
+    if rest.is_empty() || !is_ours {
         return None;
     }
     let end = rest.rfind('}').map_or(rest.len(), |at| at + 1);

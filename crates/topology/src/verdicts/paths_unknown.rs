@@ -7,7 +7,7 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     let open: Vec<_> = machine.pairs().filter(|(_, _, class)| class.is_none()).collect();
     let (a, b, _) = *open.first()?;
     let all = machine.pairs().count();
-    let windows = machine.origin.get("windows").is_some();
+    let windows = machine.origin.contains_key("windows");
     let some = open.len() < all;
     let title = match some {
         true => format!("what connects {} of {all} pairs of GPUs is not known", open.len()),
