@@ -30,8 +30,9 @@ pub(crate) fn of(text: &str) -> Option<(&str, bool, usize)> {
         before += 1;
     }
     let (head, rest) = text.split_at_checked(start)?;
-    let is_ours = head.trim().is_empty() || rest.contains("\"gpus\"") || rest.contains("\"observed\"");
-    if rest.is_empty() || !is_ours {
+    // Below prose a brace may be anything.
+    let ours = head.trim().is_empty() || rest.contains("\"gpus\"") || rest.contains("\"observed\"");
+    if rest.is_empty() || !ours {
         return None;
     }
     let end = rest.rfind('}').map_or(rest.len(), |at| at + 1);

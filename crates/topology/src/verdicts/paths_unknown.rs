@@ -21,14 +21,22 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
         ),
         false => "no text holds a matrix of `nvidia-smi topo -m`".to_string(),
     };
+    let blind = machine.origin.contains_key("no affinity");
     let paste = match windows {
+        _ if blind => {
+            "run `nvidia-smi topo -m` where the driver sees the board: under a Linux of its own, or on the guest's host"
+        }
         true => {
             "Windows has no `nvidia-smi topo`: boot a Linux from a stick and run `nvidia-smi topo -m` there, or look up in \
                  the board's manual where the slots go"
         }
         false => "paste `nvidia-smi topo -m` (Linux) along, and `nvidia-smi topo -p2p r`",
     };
-    let mut facts = vec![evidence(machine, fact.replace(", as have 0 other pairs", ""), &[])];
+    let fact = match blind {
+        true => "the matrix names no processor and says SYS for every pair, whatever its path is".to_string(),
+        false => fact,
+    };
+    let mut facts = vec![evidence(machine, fact.replace(", as have 0 other pairs", ""), &["no affinity"])];
     if windows {
         facts.push(evidence(machine, "the cards run under Windows (WDDM)", &["windows"]));
     }
