@@ -1,6 +1,6 @@
 //! What the next fix or the next euro buys: the same placement on a machine that differs in one thing.
 
-use crate::links::{Fabric, Nccl};
+use crate::links::{Fabric, Nccl, peer_access};
 use crate::placement::{Basis, Model, Placement, PlanError, Wish, chosen, placements};
 use crate::reduce;
 use serde::Serialize;
@@ -15,8 +15,8 @@ pub struct Advice {
     pub tok_s_one: f64,
     /// The same for many.
     pub tok_s_many: f64,
-    /// Against the machine as it is.
-    pub gain_one: f64,
+    /// Against the machine as it is; `None`: the model does not fit in that.
+    pub gain_one: Option<f64>,
     /// What must be known about the figure.
     pub note: String,
 }
@@ -32,9 +32,9 @@ pub fn advice(
     basis: &Basis,
     placed: &[Placement],
 ) -> Result<Vec<Advice>, PlanError> {
-    let Some(now) = best(placed) else { return Ok(Vec::new()) };
+    let Some(now) = best(placed) else { return until_it_fits(model, machine, wish, basis) };
     let mut changes: Vec<(String, Machine, String)> = Vec::new();
-    let blocked = machine.pairs().any(|(a, b, _)| machine.p2p_allowed(a, b) == Some(false));
+    let blocked = machine.pairs().any(|(a, b, _)| peer_access(machine, a, b) == Some(false));
     let pcie = machine.pairs().any(|(_, _, class)| class.is_some_and(|c| !c.is_nvlink()));
     if machine.len() > 1 && pcie {
         let (what, state) = match blocked {
@@ -44,22 +44,23 @@ pub fn advice(
         let mut other = machine.clone();
         let table = Pairs::from_fn(machine.len(), |a, b| if a == b { P2pState::Itself } else { state });
         (other.p2p.read, other.p2p.write) = (Some(table.clone()), Some(table));
+        other.all_reduce.clear();
         changes.push((what.into(), other, String::new()));
         let switched = with_links(machine, |_, _| LinkClass::Pix);
         let note = "switches with healthy posted writes; one uplink is shared, which decode does not cross".to_string();
         changes.push(("all cards below one PCIe switch".into(), switched, note));
     }
+    let mut ranks = now.tensor_parallel;
     for more in 1..=tombolo_model::MAX_RANKS.saturating_sub(machine.len()) {
         let larger = with_more(machine, more);
         let (found, _) = placements(model, &larger, wish, basis)?;
+        let then = best(&found).map_or(0, |b| b.tensor_parallel);
         // One more card need not make one more legal size: as many as make the next one.
-        if best(&found).is_some_and(|b| b.tensor_parallel > now.tensor_parallel) || more == 1 {
-            let note = match best(&found) {
-                Some(b) if b.tensor_parallel <= now.tensor_parallel => "no larger size is legal with it".to_string(),
-                _ => String::new(),
-            };
+        if then > ranks || more == 1 {
+            let note = if then <= ranks { "no larger size is legal with it".to_string() } else { String::new() };
             changes.push((format!("{more} more of the same card"), larger, note));
         }
+        ranks = ranks.max(then);
     }
     let mut faster = machine.clone();
     faster.gpus.iter_mut().for_each(|g| g.memory_gb_s = g.memory_gb_s.map(|b| 2.0 * b));
@@ -75,12 +76,29 @@ pub fn advice(
         found.push(drafted);
     }
     found.extend(through_nccl(machine, basis, now)?);
-    found.sort_by(|a, b| b.gain_one.total_cmp(&a.gain_one));
+    found.sort_by(|a, b| b.tok_s_one.total_cmp(&a.tok_s_one));
     Ok(found)
 }
 
+/// How many more cards a model needs that does not fit.
+fn until_it_fits(model: &Model, machine: &Machine, wish: &Wish, basis: &Basis) -> Result<Vec<Advice>, PlanError> {
+    for more in 1..=tombolo_model::MAX_RANKS.saturating_sub(machine.len()) {
+        let (found, _) = placements(model, &with_more(machine, more), wish, basis)?;
+        if let Some(b) = best(&found).filter(|b| b.cannot_run_yet.is_none()) {
+            return Ok(vec![Advice {
+                what: format!("{more} more of the same card: the model fits, as {}", b.name),
+                tok_s_one: b.tok_s_one,
+                tok_s_many: b.tok_s_many,
+                gain_one: None,
+                note: String::new(),
+            }]);
+        }
+    }
+    Ok(Vec::new())
+}
+
 fn entry(what: String, one: f64, many: f64, now: &Placement, note: String) -> Advice {
-    Advice { what, tok_s_one: one, tok_s_many: many, gain_one: one / now.tok_s_one - 1.0, note }
+    Advice { what, tok_s_one: one, tok_s_many: many, gain_one: Some(one / now.tok_s_one - 1.0), note }
 }
 
 /// The best placement that fits, of those that can run if any does.
@@ -92,7 +110,8 @@ fn with_links(machine: &Machine, class: impl Fn(usize, usize) -> LinkClass) -> M
     let mut other = machine.clone();
     let itself = |a, b| Some(if a == b { LinkClass::Itself } else { class(a, b) });
     other.links = Some(Pairs::from_fn(machine.len(), itself));
-    // Paths would contradict it.
+    // Paths would contradict it, and what was measured was measured on other links.
+    other.all_reduce.clear();
     other.gpus.iter_mut().for_each(|g| g.pci_path = None);
     other
 }
@@ -145,7 +164,7 @@ fn drafting(
     let (placed, _) = placements(model, machine, &wish, basis)?;
     let same = placed.iter().find(|p| p.tensor_parallel == now.tensor_parallel && p.pipeline == 1 && !p.experts_whole);
     let what = "speculation, 3 drafts of the model's own block, 70 % of them right".to_string();
-    let note = "cannot run yet".to_string();
+    let note = "cannot run on GPUs yet".to_string();
     Ok(same.map(|p| entry(what, p.tok_s_one, p.tok_s_many, now, note)))
 }
 

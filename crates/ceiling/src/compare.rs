@@ -21,13 +21,17 @@ pub struct Observed {
 }
 
 /// Why a file of observations is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ObservedError {
     #[error("is not JSON of observations: {why}")]
     NotJson { why: String },
     #[error("observation {number} has neither tok_s nor step_ms above 0")]
     NoTime { number: usize },
+    #[error(
+        "observation {number} says {tok_s} tok/s and {step_ms} ms a step, which is {other:.1} tok/s: give one of them"
+    )]
+    TwoTimes { number: usize, tok_s: f64, step_ms: f64, other: f64 },
     #[error("holds no observation: tok_s or step_ms, and if known all_reduce_us, all_reduce_calls, config")]
     Empty,
 }
@@ -80,10 +84,25 @@ pub fn read(text: &str) -> Result<Vec<Observed>, ObservedError> {
         return Err(ObservedError::Empty);
     }
     let has_time = |o: &Observed| o.step_ms.or(o.tok_s).is_some_and(|t| t.is_finite() && t > 0.0);
-    match all.iter().position(|o| !has_time(o)) {
-        Some(at) => Err(ObservedError::NoTime { number: at + 1 }),
-        None => Ok(all),
+    if let Some(at) = all.iter().position(|o| !has_time(o)) {
+        return Err(ObservedError::NoTime { number: at + 1 });
     }
+    // Rounded, the two differ by some percent.
+    let differ = |o: &Observed| {
+        let (tok_s, step_ms) = (o.tok_s?, o.step_ms?);
+        let other = 1e3 / step_ms;
+        ((tok_s / other - 1.0).abs() > 0.15).then_some((tok_s, step_ms, other))
+    };
+    match all.iter().enumerate().find_map(|(at, o)| Some((at + 1, differ(o)?))) {
+        Some((number, (tok_s, step_ms, other))) => Err(ObservedError::TwoTimes { number, tok_s, step_ms, other }),
+        None => Ok(all.into_iter().enumerate().map(named).collect()),
+    }
+}
+
+/// What has no words of its own is counted.
+fn named((at, observed): (usize, Observed)) -> Observed {
+    let config = if observed.config.is_empty() { format!("observation {}", at + 1) } else { observed.config };
+    Observed { config, ..observed }
 }
 
 fn step_ms(o: &Observed) -> f64 {
@@ -98,7 +117,8 @@ fn all_reduce_ms(o: &Observed, calls: usize) -> Option<f64> {
 /// Puts an observation beside the ceiling. `calls`: all-reduces of a step where the observation does not say.
 pub fn compare(observed: &Observed, ceiling: &StepTime, calls: usize) -> Compared {
     let step = step_ms(observed);
-    let reduce = all_reduce_ms(observed, calls);
+    // More than the whole cannot be a part: see `infer`.
+    let reduce = all_reduce_ms(observed, calls).filter(|&ms| ms <= step);
     let ceiling_reduce = ceiling.all_reduce_ms();
     let losses = match reduce {
         Some(ms) => {
@@ -109,11 +129,18 @@ pub fn compare(observed: &Observed, ceiling: &StepTime, calls: usize) -> Compare
     let lost = step - ceiling.ms;
     let largest = losses.iter().max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));
     let named = match largest {
+        Some((_, seen, least)) if lost > 0.0 && reduce.is_none() => format!(
+            "{:.2} ms of {seen:.2} ms, of whose parts nothing was observed; the ceiling is {least:.2} ms",
+            seen - least
+        ),
         Some((name, seen, least)) if lost > 0.0 => format!(
             "{name}: {seen:.2} ms where {least:.2} ms would do, {:.0} % of what the step loses against its ceiling",
             100.0 * ((seen - least) / lost).min(1.0)
         ),
-        _ => "the step is at its ceiling, or the ceiling is not of this model and machine".into(),
+        _ => {
+            "quicker than the ceiling: that is of another model, quantization, context or machine, or drafts were right"
+                .into()
+        }
     };
     Compared {
         step_ms: step,
@@ -139,9 +166,22 @@ pub fn infer(
     p: &Params,
 ) -> Vec<Inference> {
     let mut found = Vec::new();
+    for o in all {
+        let ms = all_reduce_ms(o, calls).filter(|&ms| ms > step_ms(o));
+        found.extend(ms.map(|ms| Inference {
+            what: format!("the all-reduces of '{}' cannot be its step's: they take longer than the step", o.config),
+            arithmetic: vec![format!(
+                "{} calls x {:.0} us = {ms:.2} ms, and the step is {:.2} ms: they are a prompt's, or several steps', or overlap",
+                o.all_reduce_calls.unwrap_or(calls),
+                o.all_reduce_us.unwrap_or(0.0),
+                step_ms(o)
+            )],
+        }));
+    }
     let told = all
         .iter()
         .filter_map(|o| Some((o, all_reduce_ms(o, calls)?)))
+        .filter(|(o, ms)| *ms <= step_ms(o))
         .min_by(|a, b| step_ms(a.0).total_cmp(&step_ms(b.0)));
     let Some((told, reduce)) = told else { return found };
     let rest = step_ms(told) - reduce;

@@ -111,7 +111,7 @@ fn plain(model: &Blueprint, size: usize, context: usize, gb_s: f64, us: f64, bas
     let program = Program::build(&gguf, &config, Shard { rank: 0, size }).expect("a size that is legal");
     let load = Load { sequences: 1, rows_each: 1, context, kv: KvType::F16, experts_whole: false };
     let budget = Budget::of(&program, &load);
-    let reduce = AllReduce { by: String::new(), us, latency_us: us, figure: "predicted" };
+    let reduce = AllReduce { by: String::new(), us, latency_us: us, figure: "predicted", today_us: None };
     step_time(&budget, &load, gb_s, None, &reduce, Engine::Plain, &basis.constants)
 }
 
@@ -210,7 +210,7 @@ fn runs(basis: &Basis) -> Vec<Outside> {
         let load = Load { sequences: 1, rows_each: 1, context: 640, kv: KvType::F16, experts_whole: false };
         let mut budget = Budget::of(&program, &load);
         budget.kernels = (budget.dependent_ops, 0);
-        let reduce = AllReduce { by: String::new(), us, latency_us: us, figure: "predicted" };
+        let reduce = AllReduce { by: String::new(), us, latency_us: us, figure: "predicted", today_us: None };
         1e3 / step_time(&budget, &load, H200_GB_S, None, &reduce, Engine::Plain, &basis.constants).ms
     };
     let (peer, host) = (between_two(Wire::Nvlink, basis), between_two(Wire::Pinned, basis));

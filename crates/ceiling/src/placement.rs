@@ -86,6 +86,11 @@ pub struct Placement {
     pub all_reduce: AllReduce,
     /// Tokens a second for one user.
     pub tok_s_one: f64,
+    /// The same with the all-reduce that there is a GPU kernel for, where the quickest is still to come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tok_s_one_today: Option<f64>,
+    /// Of the weights that are read, those that every rank reads alike: splitting does not make them fewer.
+    pub replicated_bytes: f64,
     /// A step of the batch that fits, at most the wished one.
     pub many: StepTime,
     /// Sequences in it, over all copies.
@@ -130,6 +135,11 @@ impl<'a> Model<'a> {
             Ok(Split { programs, heaviest })
         };
         Self { gguf, config, splits: (1..=tombolo_model::MAX_RANKS).map(programs).collect() }
+    }
+
+    /// What one rank runs that holds everything.
+    pub fn whole_program(&self) -> Option<&Program> {
+        self.splits.first()?.as_ref().ok()?.programs.first()
     }
 }
 
@@ -180,8 +190,15 @@ pub fn placements(
     }
     let rank = |p: &Placement| (!p.fits, p.cannot_run_yet.is_some());
     found.sort_by(|a, b| rank(a).cmp(&rank(b)).then(b.tok_s_one.total_cmp(&a.tok_s_one)));
+    // What does not fit, by what it lacks.
+    let lacks = |p: &Placement| p.memory.weights + p.memory.kv_one + p.memory.rest - p.memory.capacity;
+    let fitting = found.iter().filter(|p| p.fits).count();
+    found[fitting..].sort_by(|a, b| lacks(a).total_cmp(&lacks(b)));
     Ok((found, illegal))
 }
+
+/// Of a card's nominal memory, what the driver shows.
+const NOMINAL: f64 = 0.995;
 
 struct At<'a> {
     model: &'a Model<'a>,
@@ -219,11 +236,15 @@ impl At<'_> {
         let cannot_run_yet = match (pipeline > 1, experts_whole, drafts.is_some()) {
             (true, ..) => Some("pipeline parallel cannot run yet"),
             (_, true, _) => Some("whole experts cannot be asked for yet where they can be cut"),
-            (.., true) => Some("speculation cannot run yet"),
+            (.., true) => Some("speculation cannot run on GPUs yet"),
             _ => None,
         };
+        let slower_ms = all_reduce.today_us.map(|us| (us - all_reduce.us) * budget.all_reduces as f64 / 1e3);
+        let uncut = !experts_whole && self.model.config.experts.is_some() && size > 1 && self.experts_are_whole();
         Ok(Placement {
-            name: name(size, experts_whole, pipeline, replicas),
+            name: name(size, experts_whole, uncut, pipeline, replicas),
+            tok_s_one_today: slower_ms.map(|slower| tokens * 1e3 / (one.ms + drafting + slower)),
+            replicated_bytes: self.replicated(&budget, &one_load),
             tensor_parallel: size,
             experts_whole,
             pipeline,
@@ -285,6 +306,13 @@ impl At<'_> {
         slowest.ok_or(PlanError::NoGpu)
     }
 
+    /// From what one rank reads that has everything, and what each of several reads.
+    fn replicated(&self, budget: &Budget, load: &Load) -> f64 {
+        let Some(whole) = self.model.whole_program().filter(|_| self.size() > 1) else { return 0.0 };
+        let (all, ranks) = (Budget::of(whole, load).weight_bytes, self.size() as f64);
+        ((ranks * budget.weight_bytes - all) / (ranks - 1.0)).clamp(0.0, budget.weight_bytes)
+    }
+
     /// What drafting costs: of the model's layers one, its head and its collectives for every draft.
     fn drafting_ms(&self, step: &StepTime, drafts: usize) -> f64 {
         drafts as f64 * step.ms * 1.5 / self.model.config.layers() as f64
@@ -315,7 +343,10 @@ impl At<'_> {
         let rest = activations + self.basis.constants.reserve_gib.value * f64::from(1 << 30);
         let mut capacity = f64::INFINITY;
         for &gpu in gpus {
-            capacity = capacity.min(self.card(gpu)?.0);
+            let bytes = self.card(gpu)?.0;
+            // A round figure is the maker's: of 96 GiB the driver shows 95.6, of 32 GiB 31.8.
+            let shown = if bytes % f64::from(1 << 30) == 0.0 { bytes * NOMINAL } else { bytes };
+            capacity = capacity.min(shown);
         }
         let free = (capacity - weights - rest).max(0.0);
         let per_token = most(&|p| kept(p, 1)) * share;
@@ -365,9 +396,10 @@ pub fn chosen(machine: &Machine, size: usize) -> Vec<usize> {
     }
 }
 
-fn name(size: usize, experts_whole: bool, pipeline: usize, replicas: usize) -> String {
+/// `uncut`: experts stay whole because they cannot be cut into so many.
+fn name(size: usize, experts_whole: bool, uncut: bool, pipeline: usize, replicas: usize) -> String {
     let mut name = format!("TP {size}");
-    if experts_whole {
+    if experts_whole || uncut {
         name += &format!(" + EP {size}");
     }
     if pipeline > 1 {

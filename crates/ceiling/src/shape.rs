@@ -109,9 +109,13 @@ pub fn recipe(name: &str) -> Option<Recipe> {
     RECIPES.into_iter().find(|r| r.name.eq_ignore_ascii_case(name))
 }
 
-/// The named model of that name, upper or lower case.
+/// The named model of that name, however it is written: `glm5`, `Llama 70B`, `deepseek-ai/DeepSeek-V3`.
 pub fn named(name: &str) -> Option<&'static Named> {
-    NAMED.iter().find(|n| n.name.eq_ignore_ascii_case(name))
+    let plain = |name: &str| -> String {
+        name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+    };
+    let wanted = plain(name.rsplit('/').next().unwrap_or(name));
+    NAMED.iter().find(|n| plain(n.name) == wanted)
 }
 
 impl Named {

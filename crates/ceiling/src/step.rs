@@ -25,6 +25,9 @@ pub struct AllReduce {
     pub latency_us: f64,
     /// `measured` or `predicted`.
     pub figure: &'static str,
+    /// With the quickest schedule that there is a GPU kernel for, where that is another one, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub today_us: Option<f64>,
 }
 
 /// What one thing costs in a step.
@@ -107,7 +110,7 @@ pub fn step_time(
         name,
         ms: calls * us / 1e3,
         bytes,
-        how: format!("{calls} calls x {us:.2} us ({}, {split} rows)", all_reduce.by),
+        how: format!("{calls} calls x {us:.2} us ({}, {}, {split} rows)", all_reduce.by, all_reduce.figure),
     };
     terms.push(reduces(AR_LATENCY, all_reduce.us - wire_us, 0.0));
     terms.push(reduces(AR_WIRE, wire_us, calls * budget.all_reduce_bytes as f64));

@@ -13,9 +13,12 @@ mod error;
 mod interrupt;
 mod limits;
 mod load;
+mod log;
+mod machine_texts;
 mod memory;
 mod output;
 mod progress;
+mod self_check;
 mod tools;
 
 use clap::{CommandFactory, FromArgMatches, Parser};

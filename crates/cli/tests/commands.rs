@@ -113,6 +113,9 @@ fn bench_prints_llama_benchs_formats() {
     assert_eq!(last["samples_ns"].as_array().unwrap().len(), 2);
     assert!(rows.iter().all(|row| row["avg_ts"].as_f64().unwrap() > 0.0));
     assert_eq!(with(&["-o", "csv"]).lines().count(), 4);
+    let several = with(&["-o", "jsonl", "--n-parallel", "1,3", "-p", "0"]);
+    let counts = several.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["n_parallel"].clone());
+    assert_eq!(counts.collect::<Vec<_>>(), [1, 1, 1, 3, 3]);
     assert_eq!(with(&["-o", "jsonl"]).lines().count(), 3);
 }
 

@@ -108,5 +108,5 @@ fn what_is_wrong_is_said_in_a_line() {
     std::fs::write(&empty, "{}").unwrap();
     let observed = text(&files[2]);
     fail(&["plan", "GLM-5", "--machine", topo, observed, "--compare", text(&empty)], 2, &["tok_s", "step_ms"]);
-    fail(&["plan", "GLM-5", "-c", "0", "--machine", topo, observed], 2, &["-c 0"]);
+    fail(&["plan", "GLM-5", "-c", "300000", "--machine", topo, observed], 2, &["-c 300000", "202752"]);
 }

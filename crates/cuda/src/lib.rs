@@ -22,6 +22,11 @@ pub use driver::{DeviceInfo, NoGpu};
 pub use error::{LoadError, device_name};
 pub use load::{Options, load, load_eager};
 
+/// What the driver says of the GPUs, whether or not this build can use them; nothing where there is no driver.
+pub fn attributes() -> Vec<DeviceInfo> {
+    driver::Device::list().unwrap_or_default()
+}
+
 /// The GPUs of this machine.
 ///
 /// # Errors

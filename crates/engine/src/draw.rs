@@ -24,8 +24,14 @@ impl Counts {
     }
 }
 
-/// Changes a row's logits as a request wants them, in vLLM's order: bias, the least length, penalties, grammar.
+/// Changes a row's logits as a request wants them, in vLLM's order: bias, the least length, penalties, grammar. Where the
+/// grammar allows nothing but the end, the least length has none to hold back.
 pub(crate) fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, stop: &[u32], generated: usize) {
+    let holds_back = generated < extra.min_tokens;
+    let ends: Vec<(usize, f32)> = match holds_back && extra.mask.is_some() {
+        true => stop.iter().filter_map(|&id| Some((id as usize, *logits.get(id as usize)?))).collect(),
+        false => Vec::new(),
+    };
     let mut change = |token: u32, by: &dyn Fn(f32) -> f32| {
         if let Some(logit) = logits.get_mut(token as usize) {
             *logit = by(*logit);
@@ -34,7 +40,7 @@ pub(crate) fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, sto
     for &(token, bias) in &extra.bias {
         change(token, &|logit| logit + bias);
     }
-    if generated < extra.min_tokens {
+    if holds_back {
         stop.iter().for_each(|&token| change(token, &|_| f32::NEG_INFINITY));
     }
     let penalties = extra.penalties;
@@ -54,6 +60,10 @@ pub(crate) fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, sto
                     *logit = f32::NEG_INFINITY;
                 }
             }
+        }
+        if !ends.is_empty() && !logits.iter().any(|logit| logit.is_finite()) {
+            let is_allowed = |id: usize| allowed.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 == 1);
+            ends.into_iter().filter(|(id, _)| is_allowed(*id)).for_each(|(id, logit)| logits[id] = logit);
         }
     }
 }
@@ -119,6 +129,11 @@ mod tests {
         assert_eq!(adjusted(&mut against, &counts, 0), [0.5, -2.0, 1.0 - 0.5, 0.5]);
         let mut only = Extra { mask: Some(Box::new(Only(vec![0b1010]))), ..Extra::default() };
         assert_eq!(adjusted(&mut only, &counts, 0), [f32::NEG_INFINITY, -1.0, f32::NEG_INFINITY, 0.5]);
+        // Only the end is left: it is not held back.
+        let mut end = Extra { mask: Some(Box::new(Only(vec![0b100]))), min_tokens: 5, ..Extra::default() };
+        assert_eq!(adjusted(&mut end, &counts, 0), [f32::NEG_INFINITY, f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY]);
+        let mut end = Extra { mask: Some(Box::new(Only(vec![0b101]))), min_tokens: 5, ..Extra::default() };
+        assert_eq!(adjusted(&mut end, &counts, 0)[2], f32::NEG_INFINITY);
         let mut none = Extra { mask: Some(Box::new(Only(Vec::new()))), ..Extra::default() };
         assert_eq!(draw_from(&adjusted(&mut none, &counts, 0), &Sampling::GREEDY, 0), None);
     }

@@ -75,6 +75,9 @@ pub trait Mask: Send + std::fmt::Debug {
     /// One bit per token, 32 to a word, from the lowest bit of the first one on; `None`: everything.
     fn allowed(&mut self) -> Option<&[u32]>;
 
+    /// [`allowed`](Self::allowed) will be asked next, and there is time until then: the step runs.
+    fn prepare(&mut self) {}
+
     /// A token was drawn.
     fn accept(&mut self, token: u32);
 }

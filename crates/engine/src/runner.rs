@@ -101,6 +101,8 @@ impl Runner {
         {
             self.submit(step, &mut observe)?;
         }
+        // While the ranks are at work.
+        self.scheduler.prepare_masks();
         let output = self.workers.collect()?;
         observe(Phase::Collected);
         self.scheduler.commit(&output);

@@ -15,6 +15,7 @@ pub fn doctor_page(title: &str, machine: &Machine, verdicts: &[Verdict]) -> Stri
     if machine.len() > 1 && machine.links.is_some() {
         matrix(&mut body, machine);
     }
+    measured(&mut body, machine);
     for note in &machine.notes {
         let _ = writeln!(body, "<p class=\"dim\">{}</p>", with_code(note));
     }
@@ -48,6 +49,28 @@ fn matrix(body: &mut String, machine: &Machine) {
             let _ = write!(body, "<td class=\"{kind}\">{word}</td>");
         }
         body.push_str("</tr>");
+    }
+    body.push_str("</table></div>\n");
+}
+
+fn measured(body: &mut String, machine: &Machine) {
+    if machine.all_reduce.is_empty() {
+        return;
+    }
+    body.push_str(
+        "<h2>All-reduce, measured</h2>\n<div class=\"scroll\"><table class=\"left\"><tr><th>through</th><th>fused</th>\
+         <th>bytes</th><th>ranks</th><th>µs</th></tr>",
+    );
+    for row in &machine.all_reduce {
+        let _ = write!(
+            body,
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:.2}</td></tr>",
+            escaped(&row.transport),
+            escaped(&row.what),
+            row.bytes,
+            row.ranks,
+            row.us
+        );
     }
     body.push_str("</table></div>\n");
 }

@@ -60,7 +60,14 @@ ul{margin:.4rem 0;padding-left:1.2rem}code{font:.88em ui-monospace,monospace;ove
 border:1px solid var(--line);font-weight:400}.cNV{color:var(--nv)}.cSYS{color:var(--far)}.cX{color:var(--dim)}
 svg{max-width:100%;height:auto;display:block}svg text{fill:var(--fg);font-family:system-ui,sans-serif}svg .dim{fill:var(--dim)}
 svg .island{fill:var(--box);stroke:var(--line)}svg .gpu{fill:var(--bg);stroke:var(--near)}svg .bus{stroke:var(--near)}
-svg .nv{stroke:var(--nv)}svg .sys{stroke:var(--far)}";
+svg .nv{stroke:var(--nv)}svg .sys{stroke:var(--far)}
+.left td,.left th{text-align:left}.left td.n{text-align:right;white-space:nowrap}h3{font-size:1rem}.left tr.dim td{color:var(--dim)}
+.t-reduce{fill:var(--far);background:var(--far)}.t-other{fill:var(--near);background:var(--near)}
+.t-whole{fill:var(--nv)}.t-rest{fill:var(--dim);background:var(--dim)}
+.key{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-left:.6em}
+.gauge{display:inline-flex;width:4.5rem;height:.75em;margin-right:.6em;background:var(--line);border-radius:2px;overflow:hidden;
+vertical-align:-.05em}.gauge i{height:100%}
+@media print{main{max-width:none}.scroll{overflow:visible}table{font-size:.7rem}.key,.gauge,.gauge i{print-color-adjust:exact;-webkit-print-color-adjust:exact}}";
 
 #[cfg(test)]
 mod tests {

@@ -8,5 +8,8 @@
 mod doctor;
 pub mod html;
 pub mod machine_svg;
+mod plan;
+pub mod waterfall;
 
 pub use doctor::doctor_page;
+pub use plan::{PlanView, plan_page};

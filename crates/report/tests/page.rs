@@ -1,6 +1,10 @@
 //! The page is well-formed, needs nothing from outside, and says what the verdicts say.
 
-use tombolo_report::doctor_page;
+use tombolo_ceiling::advice::advice;
+use tombolo_ceiling::compare;
+use tombolo_ceiling::placement::{Basis, Model, Wish, placements};
+use tombolo_model::{Config, KvType};
+use tombolo_report::{PlanView, doctor_page, plan_page};
 use tombolo_topology::{Gpu, LinkClass, Machine, Pairs, Source, read, verdicts};
 
 fn machine(names: &[&str]) -> Machine {
@@ -13,7 +17,10 @@ fn machine(names: &[&str]) -> Machine {
 }
 
 fn page(machine: &Machine) -> String {
-    let page = doctor_page("a <machine>", machine, &verdicts(machine));
+    sound(doctor_page("a <machine>", machine, &verdicts(machine)))
+}
+
+fn sound(page: String) -> String {
     let xml = page.strip_prefix("<!doctype html>\n").unwrap_or_default();
     roxmltree::Document::parse(xml).unwrap_or_else(|error| panic!("{error}\n{xml}"));
     page
@@ -53,4 +60,54 @@ fn any_machine_gives_a_page() {
     let gpu = |index| Gpu { index, name: Some("<b>&\u{1b}".into()), ..Gpu::default() };
     let links = Pairs::from_fn(40, |a, b| Some(if a == b { LinkClass::Itself } else { LinkClass::Sys }));
     page(&Machine { gpus: (0..40).map(gpu).collect(), links: Some(links), ..Machine::default() });
+}
+
+#[test]
+fn a_plan_is_drawn_with_what_was_observed() {
+    let machine = machine(&["rtx-pro-6000-x8/topo-m.txt", "rtx-pro-6000-x8/pcie.csv", "rtx-pro-6000-x8/observed.json"]);
+    let named = tombolo_ceiling::shape::named("GLM-5").unwrap();
+    let recipe = tombolo_ceiling::shape::recipe(named.recipe).unwrap();
+    let gguf = named.blueprint(recipe).open(1).unwrap();
+    let config = Config::from_gguf(&gguf).unwrap();
+    let (model, basis) = (Model::new(&gguf, &config), Basis::stored());
+    let wish = Wish { context: 4096, batch: 32, kv: KvType::F16, speculation: None, prompt: 512, chunk: 128 };
+    let (placed, illegal) = placements(&model, &machine, &wish, &basis).unwrap();
+    let advice = advice(&model, &machine, &wish, &basis, &placed).unwrap();
+    let observed = compare::read(r#"{"config": "a <step>", "tok_s": 43, "all_reduce_us": 127}"#).unwrap();
+    let compared = [compare::compare(&observed[0], &placed[0].one, 158)];
+    let view = PlanView {
+        title: "GLM-5 on <cards>",
+        notes: &["a note".into()],
+        machine: &machine,
+        placements: &placed,
+        illegal: &illegal,
+        advice: &advice,
+        observed: Some((&placed[0], &compared, &[])),
+    };
+    let page = sound(plan_page(&view));
+    for part in [
+        "GLM-5 on &lt;cards&gt;",
+        "a &lt;step&gt;",
+        "23.26 ms",
+        "launch and dependency",
+        "TP 8",
+        "TP 3: ",
+        "does not fit",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    // Observed in two parts, the ceiling whole, and its seven terms.
+    assert_eq!(page.matches("height=\"16\" rx=\"2\"").count(), 2 + 1 + 7);
+    // Nothing observed, and no placement at all.
+    sound(plan_page(&PlanView { observed: None, ..view }));
+    let none = PlanView {
+        title: "",
+        notes: &[],
+        machine: &Machine::default(),
+        placements: &[],
+        illegal: &[],
+        advice: &[],
+        observed: None,
+    };
+    sound(plan_page(&none));
 }

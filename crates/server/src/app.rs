@@ -3,6 +3,7 @@
 use crate::auth::Keys;
 use crate::engine::EngineHandle;
 use crate::error::ApiError;
+use crate::grammars::Compiler;
 use crate::limits::TEXT_AT_ONCE;
 use crate::metrics::Metrics;
 use crate::model::Model;
@@ -26,6 +27,8 @@ pub(crate) struct App {
     pub(crate) connections: AtomicUsize,
     /// For work on text.
     processors: Arc<Semaphore>,
+    /// For constraints on answers.
+    pub(crate) compiler: Arc<Compiler>,
     /// Seconds since 1970.
     pub(crate) started: u64,
 }
@@ -62,6 +65,7 @@ impl App {
             progress: Arc::new(Progress::new()),
             connections: AtomicUsize::new(0),
             processors: Arc::new(Semaphore::new(TEXT_AT_ONCE)),
+            compiler: Arc::new(Compiler::new()),
             started: now(),
         }
     }

@@ -3,7 +3,9 @@
 use crate::allowed::AllowedTokens;
 use crate::answer::Style;
 use crate::auth::Caller;
+use crate::constraint::Constraint;
 use crate::error::{ApiError, echo};
+use crate::generating::Held;
 use crate::limits;
 use crate::model::Model;
 use crate::wire::Generation;
@@ -11,6 +13,7 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use tombolo_engine::{Extra, Mask, Penalties, Request};
 use tombolo_model::Sampling;
+use tombolo_text::grammar::Reasoning;
 
 /// Bytes that a token takes among log-probabilities that are kept.
 const LOGPROB_BYTES: usize = 96;
@@ -24,6 +27,9 @@ pub(crate) struct Plan {
     penalties: Penalties,
     min_tokens: usize,
     allowed: Option<AllowedTokens>,
+    /// Tokens that end an answer, where the request does not want them to.
+    late: Option<AllowedTokens>,
+    constraint: Option<Constraint>,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
     stop: Arc<[u32]>,
@@ -34,14 +40,25 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Checks a request. `logprobs`: of how many likeliest tokens to tell beside each that is drawn.
+    /// Checks a request. `logprobs`: of how many likeliest tokens to tell beside each that is drawn; `calls`: the tools
+    /// that must be called.
     pub(crate) fn new(
         wanted: &Generation,
         model: &Model,
         caller: Caller,
         logprobs: Option<u64>,
+        calls: Option<Constraint>,
     ) -> Result<Self, ApiError> {
-        refuse_unsupported(wanted)?;
+        if wanted.use_beam_search == Some(true) {
+            return Err(ApiError::unsupported("use_beam_search"));
+        }
+        let constraint = match (Constraint::of(wanted)?, calls) {
+            (Some(constraint), Some(calls)) => {
+                let message = format!("`{}` does not go together with tools that must be called", constraint.field);
+                return Err(ApiError::field(&calls.field, message));
+            }
+            (constraint, calls) => constraint.or(calls),
+        };
         let n = at_most("n", wanted.n.unwrap_or(1), limits::CHOICES as u64)? as usize;
         if n == 0 {
             return Err(ApiError::field("n", "`n` must be at least 1"));
@@ -53,8 +70,11 @@ impl Plan {
             count.map(|count| at_most(field, count, limits::TOP_LOGPROBS).map(|count| count as usize)).transpose()
         };
         let stop_ids = tokens("stop_token_ids", wanted.stop_token_ids.as_deref(), model)?;
+        let goes_on = wanted.ignore_eos == Some(true);
+        // What is complete under a constraint ends: nothing else could follow.
         let own_ends: Arc<[u32]> =
-            if wanted.ignore_eos == Some(true) { Arc::from([]) } else { Arc::from(model.ends()) };
+            if goes_on && constraint.is_none() { Arc::from([]) } else { Arc::from(model.ends()) };
+        let late = (goes_on && constraint.is_some()).then(|| AllowedTokens::new(model.ends(), model.vocabulary));
         let ends: Arc<[u32]> = own_ends.iter().copied().chain(stop_ids.iter().copied()).collect();
         let allowed = match &wanted.allowed_token_ids {
             Some(ids) if ids.is_empty() => {
@@ -80,6 +100,8 @@ impl Plan {
             penalties: penalties(wanted)?,
             min_tokens,
             allowed,
+            late,
+            constraint,
             logprobs: top("logprobs", logprobs)?,
             prompt_logprobs: top("prompt_logprobs", wanted.prompt_logprobs)?,
             stop: ends,
@@ -95,6 +117,12 @@ impl Plan {
         // An empty answer to a prompt is nothing to run; its log-probabilities are.
         let least = needs_no_answer.then_some(0);
         self.prompt_logprobs = self.prompt_logprobs.or(self.logprobs).or(least);
+    }
+
+    /// How answers are held to what the request asks for; `None`: they are free.
+    pub(crate) fn held(&mut self, reasoning: Reasoning) -> Option<Held> {
+        let constraint = self.constraint.take()?;
+        Some(Held { constraint, reasoning, also: self.allowed.clone(), late: self.late.clone() })
     }
 
     pub(crate) fn tells_logprobs(&self) -> bool {
@@ -167,21 +195,6 @@ pub(crate) fn max_tokens(
     }
     let room = (model.context + 1).saturating_sub(prompt).max(1);
     Ok(asked.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX)).min(room))
-}
-
-fn refuse_unsupported(wanted: &Generation) -> Result<(), ApiError> {
-    if wanted.use_beam_search == Some(true) {
-        return Err(ApiError::unsupported("use_beam_search"));
-    }
-    let format = wanted.response_format.as_ref().map(|format| format.get("type").and_then(|kind| kind.as_str()));
-    match format {
-        None | Some(Some("text")) => {}
-        Some(_) => return Err(ApiError::unsupported("response_format")),
-    }
-    if wanted.structured_outputs.is_some() {
-        return Err(ApiError::unsupported("structured_outputs"));
-    }
-    Ok(())
 }
 
 fn at_most(field: &str, count: u64, most: u64) -> Result<u64, ApiError> {

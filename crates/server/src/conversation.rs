@@ -1,22 +1,28 @@
 //! From the messages of a request to the tokens of a prompt: what clients write is brought into the form that templates
 //! expect, and refused where there is none.
 
+use crate::constraint::Constraint;
 use crate::error::{ApiError, echo};
 use crate::limits::{TOOL_NAME_BYTES, TOOLS};
 use crate::model::Model;
 use crate::wire::ChatRequest;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
-use tombolo_text::Conversation;
+use tombolo_text::grammar::{Calls, Reasoning, Source};
 use tombolo_text::output::Tools;
+use tombolo_text::{ChatTemplate, Conversation, Tokenizer};
 
 /// A conversation as the model sees it.
 pub(crate) struct Chat {
     pub(crate) tokens: Vec<u32>,
     /// The prompt ends inside the reasoning that the answer goes on with.
     pub(crate) opens_reasoning: bool,
+    /// Whether the answer reasons before what it may be held to.
+    pub(crate) reasoning: Reasoning,
     pub(crate) tools: Tools,
     pub(crate) has_tools: bool,
+    /// Those of them that must be called.
+    pub(crate) calls: Option<Constraint>,
 }
 
 /// Renders a request's conversation.
@@ -31,6 +37,7 @@ pub(crate) fn prompt(model: &Model, request: &ChatRequest) -> Result<Chat, ApiEr
     if request.messages.is_empty() {
         return Err(ApiError::field("messages", "there are no messages"));
     }
+    let calls = must_call(request, &offered, template, tokenizer)?;
     let messages = request.messages.iter().enumerate().map(|(at, message)| turn(at, message));
     let mut settings = request.chat_template_kwargs.clone().unwrap_or_default();
     if let Some(effort) = &request.reasoning_effort {
@@ -49,7 +56,41 @@ pub(crate) fn prompt(model: &Model, request: &ChatRequest) -> Result<Chat, ApiEr
     if tokens.is_empty() {
         return Err(ApiError::field("messages", "the conversation is empty"));
     }
-    Ok(Chat { tokens, opens_reasoning: prompt.opens_reasoning(), tools, has_tools })
+    let opens_reasoning = prompt.opens_reasoning();
+    let reasoning = match () {
+        () if opens_reasoning => Reasoning::Open,
+        () if template.knows_reasoning() && !prompt.closes_reasoning() => Reasoning::Possible,
+        () => Reasoning::None,
+    };
+    Ok(Chat { tokens, opens_reasoning, reasoning, tools, has_tools, calls })
+}
+
+/// The calls that `tool_choice` asks for.
+fn must_call(
+    request: &ChatRequest,
+    tools: &[Value],
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+) -> Result<Option<Constraint>, ApiError> {
+    let field = "tool_choice";
+    let named = match &request.tool_choice {
+        Some(Value::String(choice)) if choice == "required" => None,
+        Some(Value::Object(choice)) => {
+            let name = choice.get("function").and_then(|function| function.get("name")).and_then(Value::as_str);
+            let message = "`tool_choice` must be {\"type\": \"function\", \"function\": {\"name\": …}}";
+            Some(name.ok_or_else(|| ApiError::field(field, message))?)
+        }
+        _ => return Ok(None),
+    };
+    let Some(form) = template.call_form() else {
+        let message = "`tool_choice`: this model's chat template teaches no way of calling tools that is known here, so \
+                       none can be required";
+        return Err(ApiError::field(field, message));
+    };
+    let several = request.parallel_tool_calls != Some(false);
+    let source = Source::calls(&Calls { form, tools, named, several }, tokenizer);
+    let source = source.map_err(|error| Constraint::wrong(field, &error))?;
+    Ok(Some(Constraint { field: field.into(), source }))
 }
 
 fn refuse_unsupported(request: &ChatRequest) -> Result<(), ApiError> {
@@ -96,13 +137,12 @@ fn tools(request: &ChatRequest) -> Result<Vec<Value>, ApiError> {
         None | Some(Value::Null) => {}
         Some(Value::String(choice)) if choice == "auto" => {}
         Some(Value::String(choice)) if choice == "none" => return Ok(Vec::new()),
-        Some(Value::String(choice)) if choice == "required" => {
-            return Err(ApiError::field(
-                "tool_choice",
-                "`tool_choice`: `required` is not supported; `auto` and `none` are",
-            ));
+        Some(Value::String(choice)) if choice == "required" => {}
+        Some(Value::Object(_)) => {}
+        Some(_) => {
+            let message = "`tool_choice` must be `none`, `auto`, `required` or one function";
+            return Err(ApiError::field("tool_choice", message));
         }
-        Some(_) => return Err(ApiError::field("tool_choice", "`tool_choice` must be `auto` or `none`")),
     }
     Ok(tools.iter().cloned().map(Value::Object).collect())
 }

@@ -281,6 +281,10 @@ impl Engine {
             // Where a step began before the last one was seen, running begins here.
             let submitted = marks[0].clamp(started, marks[1]);
             let parts: [Duration; 3] = [submitted - started, marks[1] - submitted, marks[1].elapsed()];
+            let [schedule_us, run_us, commit_us] = parts.map(|part| part.as_micros() as u64);
+            let figures = self.runner.figures();
+            let (running, waiting) = (figures.running, figures.waiting);
+            tracing::debug!(rows = rows_run, running, waiting, schedule_us, run_us, commit_us, "step");
             self.metrics.step(rows_run, parts);
         }
         Ok(())
@@ -329,6 +333,7 @@ impl Engine {
     }
 
     fn fail(&mut self, why: String) {
+        tracing::error!(why, "the engine has ended");
         self.progress.fail(why);
         let now = Instant::now();
         for (_, running) in self.requests.drain() {

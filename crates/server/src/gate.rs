@@ -15,7 +15,9 @@ use hyper::{HeaderMap, Method, StatusCode, Version};
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Instant;
 use tower_service::Service;
+use tracing::Instrument;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Characters of a request's id that a client may choose.
@@ -25,9 +27,16 @@ const REQUEST_ID_BYTES: usize = 128;
 pub(crate) async fn answer(app: Arc<App>, routes: Router, peer: SocketAddr, request: Request) -> Response {
     let origin = allowed_origin(&app, request.headers());
     let id = request.headers().get(REQUEST_ID).filter(|id| id.len() <= REQUEST_ID_BYTES).cloned();
-    let is_head = request.method() == Method::HEAD;
+    let fresh = || HeaderValue::from_str(&crate::handlers::id("req")).ok();
+    let id = id.or_else(fresh);
+    let started = Instant::now();
+    // What strangers choose is escaped: nothing in it ends a line or colours a terminal.
+    let shown = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().escape_debug();
+    let (method, called) = (request.method().as_str().escape_debug(), request.uri().path().escape_debug());
+    let span = tracing::info_span!("request", id = %shown, %method, path = %called, %peer);
+    let (is_head, path) = (request.method() == Method::HEAD, request.uri().path().to_string());
     let mut response = match admit(&app, peer, request, origin.is_some()) {
-        Ok(Admitted::Request(request)) => run(routes, request).await,
+        Ok(Admitted::Request(request)) => run(routes, request).instrument(span.clone()).await,
         Ok(Admitted::Preflight(response)) => response,
         Err(error) => error.into_response(),
     };
@@ -37,9 +46,15 @@ pub(crate) async fn answer(app: Arc<App>, routes: Router, peer: SocketAddr, requ
         headers.append(header::VARY, HeaderValue::from_static("origin"));
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    let fresh = || HeaderValue::from_str(&crate::handlers::id("req")).ok();
-    if let Some(id) = id.or_else(fresh) {
+    if let Some(id) = id {
         headers.insert(REQUEST_ID, id);
+    }
+    let status = response.status().as_u16();
+    // Pages that watch ask for figures every second.
+    if response.status().is_success() && routes::is_watched(&path) {
+        tracing::debug!(parent: &span, status, ms = started.elapsed().as_millis() as u64, "answered");
+    } else {
+        tracing::info!(parent: &span, status, ms = started.elapsed().as_millis() as u64, "answered");
     }
     if is_head {
         *response.body_mut() = Body::empty();

@@ -46,3 +46,11 @@ pub const TEXT_AT_ONCE: usize = 4;
 pub const ECHO_CHARS: usize = 200;
 /// Bytes of an API key.
 pub const KEY_BYTES: usize = 4096;
+/// Constraints on answers that are compiled at once: they are work for processors, and some of it is long.
+pub const GRAMMARS_AT_ONCE: usize = 2;
+/// Seconds that one may take.
+pub const GRAMMAR_SECONDS: u64 = 10;
+/// Seconds that a request waits for its turn.
+pub const GRAMMAR_WAIT_SECONDS: u64 = 30;
+/// Compiled constraints that are kept for the next request with the same.
+pub const GRAMMARS_KEPT: usize = 64;

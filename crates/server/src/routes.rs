@@ -17,6 +17,11 @@ pub(crate) fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || web::PATHS.contains(&path)
 }
 
+/// Whether a path is asked again and again by whoever watches.
+pub(crate) fn is_watched(path: &str) -> bool {
+    path == "/metrics" || OPEN.contains(&path)
+}
+
 /// All routes.
 pub(crate) fn routes(app: Arc<App>) -> Router {
     let page = web::PATHS.iter().fold(Router::new(), |router, &path| router.route(path, get(async || web::page(path))));

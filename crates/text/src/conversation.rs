@@ -200,6 +200,11 @@ impl Prompt {
         self.marked.trim_end().ends_with("<think>")
     }
 
+    /// Whether it ends where reasoning has been closed: the answer goes on without.
+    pub fn closes_reasoning(&self) -> bool {
+        self.marked.trim_end().ends_with("</think>")
+    }
+
     /// The text in parts, and whether each lies outside of marks: the template's own, or what is no control token.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, bool)> {
         marks::parts(&self.marked)

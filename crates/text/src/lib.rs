@@ -11,6 +11,7 @@ mod bytes;
 mod clock;
 mod conversation;
 mod error;
+pub mod grammar;
 mod json;
 pub mod limits;
 mod matcher;

@@ -8,6 +8,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use regex::Regex;
 use tombolo_gguf::Metadata;
 
+use crate::grammar::CallForm;
 use crate::matcher::Matcher;
 use crate::output::Dialect;
 use crate::{Conversation, Message, Prompt, TextError, Tokenizer, clock, json, limits, meter};
@@ -106,6 +107,16 @@ impl ChatTemplate {
     /// How the models that it was written for mark reasoning and calls of tools.
     pub fn dialect(&self) -> Dialect {
         Dialect::of_template(&self.source)
+    }
+
+    /// How those models write calls, for whoever makes them call; `None` where the template does not tell.
+    pub fn call_form(&self) -> Option<CallForm> {
+        CallForm::of_template(&self.source)
+    }
+
+    /// Whether those models reason, as far as the template tells.
+    pub fn knows_reasoning(&self) -> bool {
+        self.source.contains("think>")
     }
 
     /// The prompt that a conversation is, to be encoded by [`Tokenizer::encode_prompt`]. The template brings the BOS

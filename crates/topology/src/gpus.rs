@@ -89,6 +89,19 @@ pub fn agreed<T: PartialEq>(cards: &[&Card], fact: impl Fn(&Card) -> T) -> Optio
     facts.all(|other| other == first).then_some(first)
 }
 
+/// Gives every GPU without a name this one, and what is known of such cards; `false` where no such card is known.
+pub fn name(machine: &mut Machine, name: &str) -> bool {
+    let Some(cards) = facts(name) else { return false };
+    for gpu in machine.gpus.iter_mut().filter(|gpu| gpu.name.is_none()) {
+        gpu.name = Some(name.trim().to_string());
+        // Slots are not told by a name: the card's own link is the best that they can give it.
+        gpu.pcie.gen_max = gpu.pcie.gen_max.or_else(|| agreed(&cards, |c| c.pcie.0));
+        gpu.pcie.width_max = gpu.pcie.width_max.or_else(|| agreed(&cards, |c| c.pcie.1));
+    }
+    fill(machine);
+    true
+}
+
 /// Puts what is known of each card where the machine does not say it itself.
 pub(crate) fn fill(machine: &mut Machine) {
     let mut notes = Vec::new();

@@ -16,6 +16,6 @@ pub mod verdicts;
 
 pub use discover::{Discovery, Look, discover};
 pub use link::{LinkClass, P2pState, Pairs, pcie_gb_s};
-pub use machine::{Gpu, Host, Iommu, Machine, NumaNode, P2p, P2pTest, Pcie, Uplink};
+pub use machine::{Gpu, Host, Iommu, Machine, MeasuredAllReduce, NumaNode, P2p, P2pTest, Pcie, Uplink};
 pub use read::{ReadError, Source, read};
 pub use verdicts::{Evidence, Severity, Verdict, verdicts};

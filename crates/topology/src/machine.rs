@@ -21,6 +21,8 @@ pub struct Machine {
     pub host: Host,
     /// Network adapters, by name. Kept so that a report can show them; nothing is computed from them.
     pub nics: Vec<String>,
+    /// All-reduces between these GPUs that were measured here, and were right.
+    pub all_reduce: Vec<MeasuredAllReduce>,
     /// What the reader of this machine must know: GPUs that were listed but not described, facts that were dropped.
     pub notes: Vec<String>,
     /// Where a fact was read: `links`, `links[3]`, `pcie[3]`, `p2p.read` … to `topo-m.txt, line 4`.
@@ -123,6 +125,22 @@ pub enum P2pTest {
     Wrong,
     /// Nothing arrived before the deadline.
     Silent,
+}
+
+/// What one all-reduce took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredAllReduce {
+    /// What carried it: `peer`, `host`.
+    pub transport: String,
+    /// How much of a layer was fused with it: `all_reduce`, `all_reduce_add`, `all_reduce_add_norm`.
+    pub what: String,
+    /// Bytes of the message.
+    pub bytes: u64,
+    /// Ranks, on the first GPUs.
+    pub ranks: usize,
+    /// Microseconds a call.
+    pub us: f64,
 }
 
 /// The computer around the GPUs.

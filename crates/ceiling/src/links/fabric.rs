@@ -2,7 +2,11 @@
 //! machine, or of the few words by which a published row describes one.
 
 use super::{Cost, Params};
-use tombolo_topology::{LinkClass, Machine, pcie_gb_s};
+use tombolo_topology::gpus::{self, P2pPolicy};
+use tombolo_topology::{LinkClass, Machine, MeasuredAllReduce, P2pTest, pcie_gb_s};
+
+/// What a layer does after its all-reduce, in the same kernel.
+const FUSED: &str = "all_reduce_add_norm";
 
 /// How two GPUs' transfers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,56 @@ pub struct Fabric {
     pub socket: Vec<usize>,
     /// Posted writes collapse when several GPUs of a switch write to GPUs behind several other roots.
     pub collapses: bool,
+    /// All-reduces of this many ranks, fused with add and norm, that were measured on this machine.
+    pub measured: Vec<MeasuredAllReduce>,
+}
+
+/// Whether two GPUs reach each other's memory, as far as a machine says: by the driver's word, a test, NVLink, or what is
+/// known of the unmodified driver and such cards. `None`: nothing says so or otherwise.
+pub fn peer_access(machine: &Machine, a: usize, b: usize) -> Option<bool> {
+    let tested = machine.p2p.tested.as_ref().and_then(|table| *table.get(a, b)?);
+    if let Some(known) = machine.p2p_allowed(a, b).or(tested.map(|test| test == P2pTest::Right)) {
+        return Some(known);
+    }
+    if machine.class(a, b).is_some_and(LinkClass::is_nvlink) {
+        return Some(true);
+    }
+    let policy = |gpu: usize| {
+        let cards = gpus::facts(machine.gpus.get(gpu)?.name.as_deref()?)?;
+        gpus::agreed(&cards, |card| card.p2p)
+    };
+    let withheld = [a, b].into_iter().filter_map(policy).any(|policy| policy != P2pPolicy::Yes);
+    withheld.then_some(false)
+}
+
+/// What a plan takes for granted about peer access, in a sentence; `None`: nothing.
+pub fn assumed_access(machine: &Machine) -> Option<String> {
+    let unsaid: Vec<(usize, usize)> = machine
+        .pairs()
+        .filter(|&(a, b, class)| machine.p2p_allowed(a, b).is_none() && !class.is_some_and(LinkClass::is_nvlink))
+        .filter(|&(a, b, _)| machine.p2p.tested.as_ref().and_then(|table| *table.get(a, b)?).is_none())
+        .map(|(a, b, _)| (a, b))
+        .collect();
+    let &(a, b) = unsaid.first()?;
+    let name = machine.gpus.get(a)?.name.as_deref().unwrap_or("these cards");
+    Some(match peer_access(machine, a, b) {
+        Some(false) => format!(
+            "peer access is taken to be off: the unmodified driver gives {name} none over PCIe, and no text says otherwise \
+             (`nvidia-smi topo -p2p r`)"
+        ),
+        _ => "peer access is taken to be on: no text says what the driver allows (`nvidia-smi topo -p2p r`)".into(),
+    })
+}
+
+/// What was measured between just these GPUs, smallest message first: of each size the quickest transport. Rows of a
+/// machine are of its first GPUs.
+fn measured(machine: &Machine, gpus: &[usize]) -> Vec<MeasuredAllReduce> {
+    let first = gpus.iter().enumerate().all(|(rank, &gpu)| rank == gpu);
+    let is_ours = |row: &&MeasuredAllReduce| first && row.ranks == gpus.len() && row.what == FUSED;
+    let mut rows: Vec<MeasuredAllReduce> = machine.all_reduce.iter().filter(is_ours).cloned().collect();
+    rows.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.us.total_cmp(&b.us)));
+    rows.dedup_by_key(|row| row.bytes);
+    rows
 }
 
 impl Fabric {
@@ -82,7 +136,7 @@ impl Fabric {
         let port = |gpu: usize| machine.gpus[gpu].pcie.gb_s().or_else(|| whole(gpu));
         let wire = |a: usize, b: usize| {
             let class = machine.class(gpus[a], gpus[b]).ok_or(FabricError::UnknownLink { a: gpus[a], b: gpus[b] })?;
-            let allowed = machine.p2p_allowed(gpus[a], gpus[b]) != Some(false);
+            let allowed = peer_access(machine, gpus[a], gpus[b]) != Some(false);
             Ok(match class {
                 LinkClass::Itself => Wire::Local,
                 LinkClass::NvLink(_) => Wire::Nvlink,
@@ -121,6 +175,7 @@ impl Fabric {
             socket: gpus.iter().map(|&gpu| place(&islands, gpu).unwrap_or(0)).collect(),
             // Only a measurement can tell.
             collapses: false,
+            measured: measured(machine, gpus),
         })
     }
 
@@ -145,6 +200,7 @@ impl Fabric {
             chip: (0..gpus).map(switch).collect(),
             socket: (0..gpus).map(socket).collect(),
             collapses: false,
+            measured: Vec::new(),
         }
     }
 

@@ -10,7 +10,7 @@ mod params;
 pub mod rows;
 mod simulate;
 
-pub use fabric::{Fabric, FabricError, Wire};
+pub use fabric::{Fabric, FabricError, Wire, assumed_access, peer_access};
 pub use nccl::{Nccl, nccl_us};
 pub use params::{Cost, Params, Source};
 pub use simulate::{Simulated, Style, simulate};

@@ -2,16 +2,16 @@
 //! What follows from the facts is `tombolo_topology`'s; here it is read, printed and turned into an exit code.
 
 mod draw;
-mod input;
-mod live;
 mod text;
 
 use crate::error::{Error, failure, input};
+use crate::machine_texts;
+use crate::self_check::{self, SelfCheck};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tombolo_topology::{Look, Machine, Severity, Uplink, Verdict, discover, read, verdicts};
+use tombolo_topology::{Gpu, Look, Machine, Severity, Uplink, Verdict, discover, read, verdicts};
 
 /// Options of `doctor`.
 #[derive(clap::Args)]
@@ -25,6 +25,9 @@ pub(crate) struct DoctorArgs {
     /// JSON of doctor
     #[arg(long, value_name = "FILE", num_args = 1..)]
     machine: Vec<PathBuf>,
+    /// The card, where the texts do not name it
+    #[arg(long, value_name = "NAME", requires = "machine")]
+    gpu: Option<String>,
     /// Look only: do not try the all-reduce of this machine's GPUs
     #[arg(long, conflicts_with = "machine")]
     no_measure: bool,
@@ -48,7 +51,7 @@ struct Report<'a> {
     verdicts: &'a [Verdict],
     looked: &'a [Look],
     #[serde(skip_serializing_if = "Option::is_none")]
-    self_check: Option<&'a live::SelfCheck>,
+    self_check: Option<&'a SelfCheck>,
 }
 
 /// Runs the command.
@@ -84,12 +87,31 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Error> {
 }
 
 /// The machine, what was looked at to know it, and what its all-reduce did.
-fn facts(args: &DoctorArgs) -> Result<(Machine, Vec<Look>, Option<live::SelfCheck>), Error> {
+fn facts(args: &DoctorArgs) -> Result<(Machine, Vec<Look>, Option<SelfCheck>), Error> {
     if !args.machine.is_empty() {
-        return Ok((read(&input::sources(&args.machine)?).map_err(input)?, Vec::new(), None));
+        let mut machine = read(&machine_texts::sources(&args.machine)?).map_err(input)?;
+        if let Some(name) = &args.gpu {
+            super::plan::name_cards(&mut machine, name)?;
+        }
+        return Ok((machine, Vec::new(), None));
     }
     let mut found = discover();
+    attributes(&mut found.machine);
     let measures = found.machine.len() > 1 && !args.no_measure;
-    let check = measures.then(|| live::check(&mut found.machine));
+    let check = measures.then(|| self_check::check(&mut found.machine));
     Ok((found.machine, found.looked, check))
+}
+
+/// What CUDA knows of the cards beside the driver's library.
+fn attributes(machine: &mut Machine) {
+    for info in tombolo_cuda::attributes() {
+        // Both are addresses on the bus, with more or fewer zeros before the domain.
+        let at = |id: &str| id.to_ascii_lowercase().trim_start_matches('0').to_string();
+        let same = |gpu: &&mut Gpu| gpu.pci_bus_id.as_deref().map(at) == Some(at(&info.pci));
+        if let Some(gpu) = machine.gpus.iter_mut().find(same) {
+            gpu.multicast = Some(info.multicast);
+            let key = format!("multicast[{}]", gpu.index);
+            machine.origin.insert(key, "CUDA's attributes".into());
+        }
+    }
 }

@@ -5,6 +5,8 @@ mod machine;
 mod model;
 mod print;
 
+pub(super) use machine::name_cards;
+
 use crate::args::{KvCacheType, count};
 use crate::error::{Error, failure, input};
 use serde::Serialize;
@@ -12,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tombolo_ceiling::advice::{Advice, advice, best};
 use tombolo_ceiling::compare::{self, Compared, Inference};
-use tombolo_ceiling::links::{Fabric, calibrate, rows};
+use tombolo_ceiling::links::{Fabric, assumed_access, calibrate, rows};
 use tombolo_ceiling::outside::{self, Outside};
 use tombolo_ceiling::placement::{Basis, Illegal, Model, Placement, Wish, chosen, placements};
 use tombolo_model::{Config, KvType};
@@ -25,18 +27,22 @@ pub(crate) struct PlanArgs {
     /// Qwen3-235B, Qwen3-30B-A3B, Llama-70B
     #[arg(value_name = "MODEL", required_unless_present = "accuracy")]
     model: Option<PathBuf>,
-    /// The machine: files with what nvidia-smi and others print, or with its JSON
+    /// The machine: files with what nvidia-smi and others print or with its JSON, directories of them, or - for standard
+    /// input [default: this machine]
     #[arg(long, value_name = "FILE", num_args = 1..)]
     machine: Vec<PathBuf>,
     /// The card, where the files do not name it
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
+    /// Do not measure the all-reduce of this machine's GPUs: predict it
+    #[arg(long, conflicts_with = "machine")]
+    no_measure: bool,
     /// Types of the weights of a model without a file: ud-q4_k_xl, q4_k_m, q8_0, bf16, bf16-q4
     #[arg(long, value_name = "RECIPE")]
     quant: Option<String>,
-    /// Tokens of context
-    #[arg(short = 'c', long = "ctx-size", default_value_t = 4096, value_name = "N", value_parser = count)]
-    context: usize,
+    /// Tokens of context; 0: as many as the model was trained for [default: 4096 at most]
+    #[arg(short = 'c', long = "ctx-size", visible_alias = "max-model-len", value_name = "N", value_parser = count)]
+    context: Option<usize>,
     /// Sequences at once, where many are served
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = count)]
     max_num_seqs: usize,
@@ -58,6 +64,9 @@ pub(crate) struct PlanArgs {
     /// Print how far predictions were off where something was measured
     #[arg(long)]
     accuracy: bool,
+    /// Write a page to open in a browser too
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
     /// As one JSON object
     #[arg(long)]
     json: bool,
@@ -91,6 +100,8 @@ struct ModelFacts {
     all_reduces: usize,
     other_collectives: usize,
     all_reduce_bytes: usize,
+    /// What the GPU backend has no kernel for yet.
+    gpus_cannot_run: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -131,15 +142,20 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Error> {
         print::accuracy(&accuracy(&basis), args.json, &mut out)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let wish = wish(args)?;
     let gguf = model::open(name, args.quant.as_deref())?;
     let config = Config::from_gguf(&gguf).map_err(|e| input(format!("{}: {e}", name.display())))?;
+    let wish = wish(args, &config)?;
     // Observations often name the cards that the other files only number.
     let record = args.compare.iter().filter(|path| !args.machine.is_empty() && machine::is_record(path));
     let mut files = args.machine.clone();
-    files.extend(record.filter(|path| !args.machine.contains(path)).cloned().collect::<Vec<_>>());
-    let machine = machine::read(&files, args.gpu.as_deref())?;
+    let among = |path: &&PathBuf| args.machine.iter().any(|m| m == *path || path.parent() == Some(m.as_path()));
+    files.extend(record.filter(|path| !among(path)).cloned().collect::<Vec<_>>());
+    let machine = machine::read(&files, args.gpu.as_deref(), !args.no_measure)?;
     let plan = plan(args, &Model::new(&gguf, &config), &machine, &wish, &basis)?;
+    if let Some(path) = &args.report {
+        let page = print::page(&plan, &machine);
+        std::fs::write(path, page).map_err(|error| failure(format!("{}: {error}", path.display())))?;
+    }
     if args.json {
         print::json(&plan, &mut out)?;
     } else {
@@ -148,7 +164,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn wish(args: &PlanArgs) -> Result<Wish, Error> {
+fn wish(args: &PlanArgs, config: &Config) -> Result<Wish, Error> {
     let within = |name: &str, value: usize, most: usize| match (1..=most).contains(&value) {
         true => Ok(value),
         false => Err(input(format!("{name} {value} is not between 1 and {most}"))),
@@ -157,8 +173,11 @@ fn wish(args: &PlanArgs) -> Result<Wish, Error> {
         return Err(input(format!("--acceptance {} is not between 0 and 1", args.acceptance)));
     }
     let drafts = args.speculate.filter(|&n| n > 0).map(|n| within("--speculate", n, 16)).transpose()?;
+    if drafts.is_some() && config.draft_layers == 0 {
+        return Err(input("--speculate: this model has no block that drafts"));
+    }
     Ok(Wish {
-        context: within("-c", args.context, tombolo_model::limits::CONTEXT)?,
+        context: crate::load::context(args.context, config)?,
         batch: within("--max-num-seqs", args.max_num_seqs, 4096)?,
         kv: args.kv_cache_dtype.kind().unwrap_or(KvType::F16),
         speculation: drafts.map(|n| (n, args.acceptance)),
@@ -187,11 +206,12 @@ fn plan(args: &PlanArgs, model: &Model, machine: &Machine, wish: &Wish, basis: &
             all_reduces: budget.map_or(0, |b| b.all_reduces),
             other_collectives: 2,
             all_reduce_bytes: 2 * config.hidden,
+            gpus_cannot_run: model.whole_program().and_then(tombolo_cuda::fuse::unsupported),
         },
         machine: MachineFacts {
             gpus: machine.gpus.iter().map(|g| g.name.clone().unwrap_or_else(|| "unnamed GPU".into())).collect(),
             islands: machine.islands(),
-            notes: machine.notes.clone(),
+            notes: notes(machine),
         },
         wish: WishFacts { context: wish.context, sequences: wish.batch, kv: wish.kv.name(), prompt: wish.prompt },
         placements: placed,
@@ -200,6 +220,11 @@ fn plan(args: &PlanArgs, model: &Model, machine: &Machine, wish: &Wish, basis: &
         compare,
         accuracy: args.accuracy.then(|| accuracy(basis)),
     })
+}
+
+/// What must be known about the machine.
+fn notes(machine: &Machine) -> Vec<String> {
+    machine.notes.iter().cloned().chain(assumed_access(machine)).collect()
 }
 
 /// Observations are held against the placement that uses all GPUs for one model, if it fits; else the best.

@@ -8,6 +8,7 @@ use crate::demo;
 use crate::error::{Error, failure, input};
 use crate::limits::SEQUENCES_MAX;
 use crate::load::{self, Loaded, ROWS, at_file};
+use crate::log::LogArgs;
 use crate::memory;
 use crate::output;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -56,6 +57,8 @@ pub(crate) struct ServeArgs {
     /// Run every prompt from its beginning, whatever was run before
     #[arg(long)]
     no_enable_prefix_caching: bool,
+    #[command(flatten)]
+    log: LogArgs,
     #[command(flatten)]
     draft: DraftArgs,
     #[command(flatten)]
@@ -148,6 +151,7 @@ impl NetArgs {
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
     let options = args.net.options()?;
+    args.log.start();
     if args.served_model_name.iter().any(String::is_empty) {
         return Err(input("--served-model-name: a name is empty"));
     }

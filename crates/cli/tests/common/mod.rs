@@ -99,10 +99,20 @@ pub(crate) fn speaking_model_of(name: &str, more_tokens: &[&str], template: &str
 }
 
 /// The same with another spelling for the token of a byte.
-pub(crate) fn respelt_model(name: &str, template: &str, (byte, spelling): (u8, &str)) -> PathBuf {
+pub(crate) fn respelt_model(name: &str, template: &str, respelt: (u8, &str)) -> PathBuf {
+    respelt_model_of(name, template, respelt, &[])
+}
+
+/// The same with special tokens by the keys that name them.
+pub(crate) fn respelt_model_of(
+    name: &str,
+    template: &str,
+    (byte, spelling): (u8, &str),
+    special: &[(&str, u32)],
+) -> PathBuf {
     let mut tokens: Vec<String> = (0..=255u8).map(|byte| byte_spelling(byte).to_string()).collect();
     tokens[usize::from(byte)] = spelling.into();
-    write_model(name, tokens, template, &[])
+    write_model(name, tokens, template, special)
 }
 
 fn write_model(name: &str, tokens: Vec<String>, template: &str, special: &[(&str, u32)]) -> PathBuf {

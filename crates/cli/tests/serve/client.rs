@@ -5,12 +5,14 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A server of the real binary, ended with the test.
 pub(crate) struct Served {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 /// What came back.
@@ -70,8 +72,12 @@ impl Served {
         let address = address.and_then(|address| address.trim().parse().ok());
         let address = address.unwrap_or_else(|| panic!("no address in: {line}"));
         // Whatever else it says is read, so that it never waits for us.
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-        Self { child, address }
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let kept = log.clone();
+        std::thread::spawn(move || {
+            lines.lines().map_while(Result::ok).for_each(|line| kept.lock().unwrap().push(line))
+        });
+        Self { child, address, log }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
@@ -131,6 +137,35 @@ impl Served {
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for a line on standard error that holds this.
+    #[track_caller]
+    pub(crate) fn said(&self, part: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let log = self.log.lock().unwrap().clone();
+            if let Some(line) = log.iter().find(|line| line.contains(part)) {
+                return line.clone();
+            }
+            assert!(Instant::now() < deadline, "no '{part}' in {log:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Memory that the process has in RAM.
+    pub(crate) fn resident_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
     }
 
     /// The exit code, within a time.

@@ -25,7 +25,7 @@ impl Drop for Ends<'_> {
 }
 
 /// Runs `work` beside a stream that is started again and again.
-fn beside_a_stream(served: &Served, work: impl FnOnce()) {
+pub(crate) fn beside_a_stream(served: &Served, work: impl FnOnce()) {
     let expected = bystander(served);
     assert!(!expected.is_empty());
     let is_done = AtomicBool::new(false);

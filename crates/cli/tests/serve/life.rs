@@ -195,7 +195,9 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
     ] {
         let base = ["serve", "--device", "cpu"];
         let free = if args.contains(&"--port") { &[][..] } else { &["--port", "0"] };
-        let output = Command::new(env!("CARGO_BIN_EXE_tombolo")).args(base).args(free).args(args).output().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
+        command.args(base).args(free).args(args).env("TOMBOLO_CONFIG", "none");
+        let output = command.output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
         assert!(err.lines().last().unwrap().starts_with("error: ") && err.contains(part), "{args:?}: {err}");
@@ -212,4 +214,23 @@ fn what_leads_nowhere_is_shaped_like_everything_else() {
     }
     let named = served.post_with("/v1/completions", "{}", "X-Request-Id: mine\r\n");
     assert!(named.head.contains("x-request-id: mine"));
+}
+
+#[test]
+fn requests_are_told_of_where_that_is_asked_for() {
+    let served = Served::start(&["--log-level", "debug", "--log-json"]);
+    let asked = json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true}).to_string();
+    served.post_with("/v1/completions", asked, "X-Request-Id: mine\r\n");
+    let line: Value = serde_json::from_str(&served.said("generated")).unwrap();
+    assert_eq!((&line["completion_tokens"], &line["end"]), (&json!(3), &json!("whole")));
+    assert_eq!((&line["span"]["id"], &line["span"]["path"]), (&json!("mine"), &json!("/v1/completions")));
+    assert!(served.said("answered").contains("\"status\":"));
+    let step: Value = serde_json::from_str(&served.said("\"step\"")).unwrap();
+    assert!(step["rows"].as_u64() >= Some(1) && step["run_us"].is_u64(), "{step}");
+    // Nobody who asks writes lines of their own, or paints.
+    let head =
+        "GET /a%0d%0a%1b[31m HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: \u{9b}31m\r\n\r\n";
+    served.raw(head.as_bytes());
+    let line = served.said("404");
+    assert!(!line.chars().any(char::is_control), "{line}");
 }

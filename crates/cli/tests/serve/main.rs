@@ -4,6 +4,11 @@
 mod api;
 mod bench;
 mod client;
+#[path = "../common/mod.rs"]
+#[allow(dead_code)]
+mod common;
+mod crowd;
 mod hostile;
 mod life;
+mod structured;
 mod wire;

@@ -69,17 +69,31 @@ const WEIGHT: usize = 2;
 const ADDED: usize = 3;
 const OUT: usize = 4;
 
-/// What is measured: one row of `values` values (a multiple of 4), `samples` times, one rank per entry of `devices`.
+/// What is measured: `rows` rows of `width` values (a multiple of 4), `samples` times, one rank per entry of `devices`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Numbers of the GPUs; one may repeat.
     pub devices: Vec<usize>,
     /// What travels.
     pub wire: Wire,
-    /// Values of a message.
-    pub values: usize,
+    /// Rows of a message, each with a norm of its own.
+    pub rows: usize,
+    /// Values of a row.
+    pub width: usize,
     /// At least 1.
     pub samples: usize,
+}
+
+impl Work {
+    /// Values of a message.
+    pub fn values(&self) -> usize {
+        self.rows * self.width
+    }
+
+    /// Bytes of a message on the wire.
+    pub fn bytes(&self) -> usize {
+        self.values() * self.wire.bytes()
+    }
 }
 
 /// Measures our own kernels.
@@ -87,13 +101,13 @@ pub struct Work {
 /// # Errors
 /// No GPU, a transport that cannot be used, a rank that fell silent.
 pub fn measure(work: &Work, transport: Transport) -> Result<Report, BenchError> {
-    let Work { devices, wire, values, samples: _ } = work;
-    let (wire, values) = (*wire, *values);
+    let &Work { ref devices, wire, .. } = work;
+    let values = work.values();
     let opened = open(devices)?;
     let ranks_devices: Vec<Arc<Device>> = devices.iter().map(|d| opened[d].0.clone()).collect();
     let kernels: Vec<&Kernels> = devices.iter().map(|d| &opened[d].1).collect();
     let settings = Settings {
-        slot_lines: values.div_ceil(wire.values_per_line()).next_multiple_of(64),
+        slot_lines: (work.rows * work.width.div_ceil(wire.values_per_line())).next_multiple_of(64),
         deadline: Duration::from_secs(5),
     };
     let group = connect(&ranks_devices, &kernels, transport, &settings)?;
@@ -145,8 +159,10 @@ fn one_form(
     group: &Connected,
     kernels: &[&Kernels],
     ranks: &[Rank],
-    &Work { wire, values, samples, .. }: &Work,
+    work: &Work,
 ) -> Result<Measured, BenchError> {
+    let &Work { wire, rows, width, samples, .. } = work;
+    let values = work.values();
     let mut graphs = Vec::new();
     for ((rank, end), kernels) in ranks.iter().zip(&group.ranks).zip(kernels) {
         rank.stream.device().make_current()?;
@@ -166,7 +182,9 @@ fn one_form(
         graphs.push(Graph::capture(&rank.stream, || {
             for call in 0..CALLS {
                 // SAFETY: the arena holds every vector; every rank records the same calls.
-                unsafe { all_reduce(&rank.stream, kernels, link, wire, at(PARTIAL), &then, (1, values), call as u32) }?;
+                unsafe {
+                    all_reduce(&rank.stream, kernels, link, wire, at(PARTIAL), &then, (rows, width), call as u32)
+                }?;
             }
             Ok::<(), CudaError>(())
         })?);
@@ -187,12 +205,13 @@ fn one_form(
     };
     run(3)?;
     let samples_us = (0..samples.max(1)).map(|_| run(REPLAYS)).collect::<Result<Vec<_>, _>>()?;
-    let wrong = count_wrong(what, ranks, wire, values)?;
+    let wrong = count_wrong(what, ranks, work)?;
     Ok(Measured { what, us: median(&samples_us), samples_us, wrong })
 }
 
-fn count_wrong(what: &str, ranks: &[Rank], wire: Wire, values: usize) -> Result<usize, CudaError> {
-    let sum = host_sum(ranks.len(), wire, values);
+fn count_wrong(what: &str, ranks: &[Rank], work: &Work) -> Result<usize, CudaError> {
+    let values = work.values();
+    let sum = host_sum(ranks.len(), work.wire, values);
     let added: Vec<f32> = residual(values).iter().zip(&sum).map(|(r, s)| r + s).collect();
     let differ = |a: &[f32], b: &[f32]| a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     let mut wrong = 0;
@@ -204,7 +223,7 @@ fn count_wrong(what: &str, ranks: &[Rank], wire: Wire, values: usize) -> Result<
             _ => {
                 let out = rank.read(OUT, values)?;
                 // The ranks must agree in every bit; with the host in all but the rounding of the mean.
-                let far = normed(&added).iter().zip(&out).filter(|(w, o)| (**w - **o).abs() > 1e-4).count();
+                let far = normed(&added, work.width).iter().zip(&out).filter(|(w, o)| (**w - **o).abs() > 1e-4).count();
                 differ(&rank.read(ADDED, values)?, &added) + differ(&out, &first_out) + far
             }
         };
@@ -221,10 +240,15 @@ fn host_sum(ranks: usize, wire: Wire, values: usize) -> Vec<f32> {
     sum
 }
 
-fn normed(x: &[f32]) -> Vec<f32> {
-    let squares: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
-    let scale = 1.0 / (squares / x.len() as f64 + f64::from(EPS)).sqrt();
-    x.iter().zip(weight(x.len())).map(|(&v, w)| (f64::from(v) * scale) as f32 * w).collect()
+/// Of rows of `width`.
+fn normed(x: &[f32], width: usize) -> Vec<f32> {
+    let weight = weight(width);
+    let row = |x: &[f32]| {
+        let squares: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+        let scale = 1.0 / (squares / width as f64 + f64::from(EPS)).sqrt();
+        x.iter().zip(&weight).map(|(&v, w)| (f64::from(v) * scale) as f32 * w).collect::<Vec<_>>()
+    };
+    x.chunks(width).flat_map(row).collect()
 }
 
 fn random(seed: u64, values: usize) -> Vec<f32> {
@@ -299,12 +323,14 @@ fn nccl_rank(
     nccl: &Arc<Nccl>,
     id: crate::driver::nccl::UniqueId,
     rank: usize,
-    &Work { ref devices, wire, values, samples }: &Work,
+    work: &Work,
     barrier: &Barrier,
 ) -> Result<(f64, usize), BenchError> {
+    let &Work { ref devices, wire, samples, .. } = work;
+    let values = work.values();
     let device = Device::open(devices[rank])?;
     let stream = Stream::new(&device)?;
-    let bytes = values * wire.bytes();
+    let bytes = work.bytes();
     let memory = Arena::new(&device, 2 * bytes.next_multiple_of(256))?;
     let (from, to) = (memory.start(), memory.start().offset(bytes.next_multiple_of(256)));
     let data = encode(&partial(rank, values), wire);

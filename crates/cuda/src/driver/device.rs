@@ -25,6 +25,8 @@ pub struct DeviceInfo {
     pub l2: u32,
     /// Device memory, bytes.
     pub memory: u64,
+    /// Whether it can be part of multicast objects (which only switches of NVLink have).
+    pub multicast: bool,
 }
 
 /// A device whose primary context is held.
@@ -142,6 +144,8 @@ fn describe(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), CudaError> {
         shared_memory: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         l2: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         memory: memory as u64,
+        // Drivers before 12.1 do not know the question.
+        multicast: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED).unwrap_or(0) != 0,
     };
     Ok((handle, info))
 }

@@ -77,8 +77,8 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
         return Err(ApiError::unsupported("prompt_logprobs"));
     }
     let top = tells.then(|| request.top_logprobs.unwrap_or(0));
-    let mut plan = Plan::new(&wanted, model, caller, top)?;
-    let Chat { tokens, opens_reasoning, tools, has_tools } = conversation::prompt(model, &request)?;
+    let Chat { tokens, opens_reasoning, reasoning, tools, has_tools, calls } = conversation::prompt(model, &request)?;
+    let mut plan = Plan::new(&wanted, model, caller, top, calls)?;
     let (field, asked) = match request.max_completion_tokens {
         Some(most) => ("max_completion_tokens", Some(most)),
         None => ("max_tokens", request.max_tokens),
@@ -99,10 +99,11 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
         requests.push(plan.request(tokens.clone(), most, index));
     }
     let include_usage = wanted.stream_options.and_then(|options| options.include_usage) == Some(true);
+    let held = plan.held(reasoning);
     let reasoning = request.include_reasoning != Some(false);
     let prompt_tokens = tokens.len();
     Ok((
-        Prepared { requests, choices, prompt_tokens, n: plan.n },
+        Prepared { requests, choices, prompt_tokens, n: plan.n, held },
         Telling { logprobs: tells, reasoning, include_usage, streams },
     ))
 }

@@ -17,6 +17,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value};
 use std::sync::Arc;
+use tombolo_text::grammar::Reasoning;
 
 /// Tokens of an answer where none are asked for, as OpenAI has it.
 const MAX_TOKENS: usize = 16;
@@ -71,7 +72,7 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
     if request.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::unsupported("suffix"));
     }
-    let mut plan = Plan::new(&wanted, model, caller, request.logprobs)?;
+    let mut plan = Plan::new(&wanted, model, caller, request.logprobs, None)?;
     let echoes = request.echo == Some(true);
     let needs_no_answer = echoes && request.max_tokens == Some(0);
     if echoes && (plan.tells_logprobs() || needs_no_answer) {
@@ -86,7 +87,9 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
         return Err(ApiError::field("n", message));
     }
     let streams = wanted.stream == Some(true);
-    let mut prepared = Prepared { requests: Vec::new(), choices: Vec::new(), prompt_tokens: 0, n: plan.n };
+    // Texts are gone on with as they are: they open no reasoning.
+    let held = plan.held(Reasoning::None);
+    let mut prepared = Prepared { requests: Vec::new(), choices: Vec::new(), prompt_tokens: 0, n: plan.n, held };
     for prompt in prompts {
         let (tokens, text) = encode(model, prompt)?;
         let most = match needs_no_answer {

@@ -14,8 +14,10 @@ pub(crate) struct ChatRequest {
     /// Tools that may be called.
     #[schema(value_type = Option<Vec<Value>>)]
     pub(crate) tools: Option<Vec<Map<String, Value>>>,
-    /// `none`, `auto`, `required`, or one tool.
+    /// `none`, `auto`, `required`, or `{"type": "function", "function": {"name": …}}`.
     pub(crate) tool_choice: Option<Value>,
+    /// Calls that must be made may be several; true where it is not said.
+    pub(crate) parallel_tool_calls: Option<bool>,
     /// The same as `max_completion_tokens`.
     pub(crate) max_tokens: Option<u64>,
     /// Most tokens of an answer [default: as many as fit].

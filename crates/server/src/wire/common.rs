@@ -56,10 +56,19 @@ pub(crate) struct Generation {
     pub(crate) cache_salt: Option<String>,
     /// Lower ones go first.
     pub(crate) priority: Option<i32>,
-    /// `{"type": "text"}`; no other is supported.
+    /// What the text is to be: `{"type": "text"}`, `{"type": "json_object"}` or
+    /// `{"type": "json_schema", "json_schema": {"schema": …}}`.
     pub(crate) response_format: Option<Value>,
-    /// Not supported.
+    /// The same, as vLLM spells it: one of `json`, `json_object`, `regex`, `choice` and `grammar`.
     pub(crate) structured_outputs: Option<Value>,
+    /// `structured_outputs.json` by its older name.
+    pub(crate) guided_json: Option<Value>,
+    /// `structured_outputs.regex` by its older name.
+    pub(crate) guided_regex: Option<Value>,
+    /// `structured_outputs.choice` by its older name.
+    pub(crate) guided_choice: Option<Value>,
+    /// `structured_outputs.grammar` by its older name.
+    pub(crate) guided_grammar: Option<Value>,
     /// Not supported.
     pub(crate) use_beam_search: Option<bool>,
 }

@@ -27,6 +27,11 @@ impl Tools {
         !name.is_empty() && (self.parameters.is_empty() || self.parameters.contains_key(name))
     }
 
+    /// Whether a value that stands as bare text is a string, whatever it looks like.
+    pub(crate) fn reads_as_text(&self, tool: &str, key: &str) -> bool {
+        self.value(tool, key, "0").is_string()
+    }
+
     /// A value that stands as bare text: a string where the schema says so or where it is nothing else, and JSON otherwise.
     pub(super) fn value(&self, tool: &str, key: &str, text: &str) -> Value {
         let schema = self.parameters.get(tool).and_then(|p| p.get("properties")?.get(key));

@@ -77,6 +77,9 @@ fn checked(file: &str, machine: Machine) -> Result<Json, ReadError> {
     if machine.links.is_some() && (0..n).any(|a| diagonal(a, a) != itself || (0..a).any(|b| diagonal(a, b) == itself)) {
         return wrong("`links` must be X where a GPU meets itself, and only there".into());
     }
+    if machine.all_reduce.iter().any(|row| !row.us.is_finite() || row.us <= 0.0) {
+        return wrong("`all_reduce` has a time that is none".into());
+    }
     if machine.gpus.windows(2).any(|pair| pair[0].index >= pair[1].index) {
         return wrong("`gpus` must be ordered by `index`, each index once".into());
     }

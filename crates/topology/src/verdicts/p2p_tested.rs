@@ -23,8 +23,10 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
             fix: Vec::new(),
         });
     }
-    let fact =
-        format!("{} and {} other pairs are OK", gpu_list(machine, &[a, b]).replace(", ", " to "), allowed.len() - 1);
+    let fact = match allowed.len() - 1 {
+        0 => format!("{} is OK", gpu_list(machine, &[a, b]).replace(", ", " to ")),
+        others => format!("{} and {others} more are OK", gpu_list(machine, &[a, b]).replace(", ", " to ")),
+    };
     Some(Verdict {
         rule: "p2p-tested",
         severity: Severity::Note,

@@ -10,7 +10,10 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     let crossing = machine.pairs().filter(|(_, _, class)| class.is_some_and(|c| c.crosses_nodes())).count();
     let mut facts = vec![evidence(
         machine,
-        format!("{} is SYS, as are {} other pairs", gpu_list(machine, &[a, b]).replace(", ", " to "), crossing - 1),
+        match crossing - 1 {
+            0 => format!("{} is SYS", gpu_list(machine, &[a, b]).replace(", ", " to ")),
+            others => format!("{} is SYS, as are {others} more", gpu_list(machine, &[a, b]).replace(", ", " to ")),
+        },
         &[&format!("links[{a}]")],
     )];
     // Ranks in the order of GPUs go to and fro between islands if one island's numbers are no run.

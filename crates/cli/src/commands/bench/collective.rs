@@ -17,9 +17,12 @@ use tombolo_model::MAX_RANKS;
 /// Options of `bench collective`.
 #[derive(clap::Args)]
 pub(crate) struct CollectiveArgs {
-    /// Bytes of a message on the wire: the values of one row
-    #[arg(short = 'b', long, default_value_t = 12288, value_name = "N")]
-    bytes: usize,
+    /// Bytes of a row on the wire; several sizes with commas between
+    #[arg(short = 'b', long, default_value = "12288", value_name = "N", value_delimiter = ',')]
+    bytes: Vec<usize>,
+    /// Rows of a message, each with a norm of its own; several numbers with commas between
+    #[arg(long, default_value = "1", value_name = "N", value_delimiter = ',')]
+    rows: Vec<usize>,
     /// Ranks [default: one per GPU]
     #[arg(long, visible_alias = "tp", value_name = "N")]
     ranks: Option<usize>,
@@ -87,13 +90,17 @@ struct ChildReport {
 /// NCCL's settings that are compared: `NCCL_PROTO`, none for its own choice. LL128 is measured, never recommended: on
 /// PCIe nothing promises that its 128-byte stores arrive whole.
 const PROTOCOLS: [Option<&str>; 4] = [None, Some("LL"), Some("LL128"), Some("Simple")];
+/// Sizes of one call.
+const SIZES_MAX: usize = 32;
+const ROWS_MAX: usize = 4096;
 const CHILD_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs the command.
 pub(crate) fn run(args: &CollectiveArgs) -> Result<ExitCode, Error> {
-    let work = work(args)?;
+    let works = works(args)?;
     if args.nccl_child {
-        let NcclReport { version, us, wrong } = measure_nccl(args.nccl_library.as_deref(), &work).map_err(failure)?;
+        let NcclReport { version, us, wrong } =
+            measure_nccl(args.nccl_library.as_deref(), &works[0]).map_err(failure)?;
         let report = serde_json::to_string(&ChildReport { version, us, wrong }).map_err(failure)?;
         writeln!(std::io::stdout(), "{report}")?;
         return Ok(ExitCode::SUCCESS);
@@ -102,37 +109,47 @@ pub(crate) fn run(args: &CollectiveArgs) -> Result<ExitCode, Error> {
     let mut remarks = Vec::new();
     for path in args.transport.map_or_else(|| vec![Path::Peer, Path::Host], |path| vec![path]) {
         let transport = if path == Path::Peer { Transport::Peer } else { Transport::Host };
-        let report = match measure(&work, transport) {
-            Ok(report) => report,
-            // Without a named transport, one that cannot be used is a remark, not the end.
-            Err(error) if args.transport.is_none() => {
-                remarks.push(format!("{}: {error}", transport.name()));
-                continue;
+        for work in &works {
+            let report = match measure(work, transport) {
+                Ok(report) => report,
+                // Without a named transport, one that cannot be used is a remark, not the end.
+                Err(error) if args.transport.is_none() => {
+                    remarks.push(format!("{}: {error}", transport.name()));
+                    break;
+                }
+                Err(error) => return Err(failure(error)),
+            };
+            let first = lines.len();
+            lines.extend(report.rows.iter().map(|row| line(work, transport, row.what.into(), row.us, row.wrong)));
+            if args.nccl {
+                add_nccl(args, work, transport, first, &mut lines, &mut remarks)?;
             }
-            Err(error) => return Err(failure(error)),
-        };
-        let first = lines.len();
-        lines.extend(
-            report.rows.iter().map(|row| line(&work, args.bytes, transport, row.what.into(), row.us, row.wrong)),
-        );
-        if args.nccl {
-            add_nccl(args, &work, transport, first, &mut lines, &mut remarks)?;
         }
     }
     if args.json {
-        print_json(&work, &lines, &remarks)?
+        print_json(&works[0], &lines, &remarks)?
     } else {
-        print_table(&work, &lines, &remarks)?
+        print_table(&works[0], &lines, &remarks)?
     }
     let wrong = lines.iter().any(|l| l.wrong > 0);
     Ok(if wrong || lines.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn work(args: &CollectiveArgs) -> Result<Work, Error> {
+/// What is measured, one entry for each size; at least one.
+fn works(args: &CollectiveArgs) -> Result<Vec<Work>, Error> {
     let wire = if args.wire == WireType::Bf16 { Wire::Bf16 } else { Wire::F32 };
     let unit = 4 * wire.bytes();
-    if args.bytes == 0 || !args.bytes.is_multiple_of(unit) || args.bytes > 64 << 20 {
-        return Err(input(format!("--bytes {}: a multiple of {unit} up to 64 MiB is needed", args.bytes)));
+    let is_size = |&bytes: &usize| bytes > 0 && bytes.is_multiple_of(unit) && bytes <= 64 << 20;
+    if let Some(bytes) = args.bytes.iter().find(|bytes| !is_size(bytes)) {
+        return Err(input(format!("--bytes {bytes}: a multiple of {unit} up to 64 MiB is needed")));
+    }
+    if let Some(rows) = args.rows.iter().find(|&&rows| !(1..=ROWS_MAX).contains(&rows)) {
+        return Err(input(format!("--rows {rows} is not between 1 and {ROWS_MAX}")));
+    }
+    let most = args.bytes.iter().max().zip(args.rows.iter().max()).map_or(0, |(bytes, rows)| bytes * rows);
+    let sizes = args.bytes.len() * args.rows.len();
+    if sizes > SIZES_MAX || most > 64 << 20 {
+        return Err(input(format!("{sizes} sizes, the largest of {most} bytes: {SIZES_MAX} and 64 MiB are the most")));
     }
     if let Some(ranks) = args.ranks.filter(|&ranks| ranks > MAX_RANKS) {
         return Err(input(format!("--ranks {ranks}: at most {MAX_RANKS} are possible")));
@@ -152,10 +169,19 @@ fn work(args: &CollectiveArgs) -> Result<Work, Error> {
     if ranks != named.len() || ranks < 2 {
         return Err(input(format!("{ranks} ranks on {} GPUs: one GPU per rank, at least two ranks", named.len())));
     }
-    Ok(Work { devices: named, wire, values: args.bytes / wire.bytes(), samples: args.repetitions.max(1) })
+    let samples = args.repetitions.max(1);
+    let of =
+        |rows: usize, bytes: usize| Work { devices: named.clone(), wire, rows, width: bytes / wire.bytes(), samples };
+    Ok(args
+        .rows
+        .iter()
+        .flat_map(|&rows| args.bytes.iter().map(move |&bytes| (rows, bytes)))
+        .map(|(r, b)| of(r, b))
+        .collect())
 }
 
-fn line(work: &Work, bytes: usize, transport: Transport, what: String, us: f64, wrong: usize) -> Line {
+fn line(work: &Work, transport: Transport, what: String, us: f64, wrong: usize) -> Line {
+    let bytes = work.bytes();
     Line { transport: transport.name(), what, bytes, ranks: work.devices.len(), us, wrong, vs_nccl: None }
 }
 
@@ -174,7 +200,7 @@ fn add_nccl(
         match nccl_child(args, work, transport, protocol) {
             Ok(report) => {
                 let what = format!("nccl {} {name}", report.version);
-                lines.push(line(work, args.bytes, transport, what, report.us, report.wrong));
+                lines.push(line(work, transport, what, report.us, report.wrong));
             }
             Err(why) => remarks.push(format!("nccl {name}, {}: {why}", transport.name())),
         }
@@ -196,7 +222,9 @@ fn nccl_child(
     let me = std::env::current_exe().map_err(|e| e.to_string())?;
     let devices: Vec<String> = work.devices.iter().map(usize::to_string).collect();
     let mut command = Command::new(me);
-    command.args(["bench", "collective", "--nccl-child", "--bytes", &args.bytes.to_string()]);
+    command.args(["bench", "collective", "--nccl-child", "--bytes"]);
+    // A row more or less is nothing to NCCL, which adds no norm.
+    command.arg(work.bytes().to_string());
     command.args(["--device", &format!("cuda:{}", devices.join(","))]);
     command.args(["--wire", if work.wire == Wire::Bf16 { "bf16" } else { "f32" }]);
     command.args(["--repetitions", &work.samples.to_string()]);
@@ -253,7 +281,13 @@ fn print_table(work: &Work, lines: &[Line], remarks: &[String]) -> Result<(), Er
         writeln!(
             out,
             "  {:<9} {:<24} {:>9} {:>9} {ty:>9} {:>6} {:>8.2} {algorithm:>7.2} {bus:>7.2} {:>6} {ratio:>8}",
-            l.transport, l.what, l.bytes, work.values, "sum", l.us, l.wrong
+            l.transport,
+            l.what,
+            l.bytes,
+            l.bytes / work.wire.bytes(),
+            "sum",
+            l.us,
+            l.wrong
         )?;
     }
     for remark in remarks {

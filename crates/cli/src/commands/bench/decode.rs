@@ -1,4 +1,4 @@
-//! `tombolo bench decode`: prefill (`pp`) and decode (`tg`) of one sequence. Loading, tokenising and the first, warming
+//! `tombolo bench decode`: prefill (`pp`) of one sequence and decode (`tg`) of one or several. Loading, tokenising and the first, warming
 //! run are not timed.
 
 use crate::args::{DeviceArgs, ModelArgs, SplitArgs, count};
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tombolo_engine::{Context, Engine, EngineError};
 use tombolo_gguf::Gguf;
-use tombolo_model::{Config, Sampling};
+use tombolo_model::{Capacity, Config, Sampling};
 
 /// Options of `bench decode`.
 #[derive(clap::Args)]
@@ -27,6 +27,9 @@ pub(crate) struct DecodeArgs {
     /// Tokens that are in the context already
     #[arg(short = 'd', long = "n-depth", value_delimiter = ',', default_value = "0", value_name = "N,…", value_parser = count)]
     depth: Vec<usize>,
+    /// Sequences that are decoded at once
+    #[arg(long, visible_alias = "npl", value_delimiter = ',', default_value = "1", value_name = "N,…", value_parser = count)]
+    n_parallel: Vec<usize>,
     /// Runs of each test
     #[arg(short = 'r', long = "repetitions", default_value_t = 5, value_name = "N", value_parser = count)]
     repetitions: usize,
@@ -46,12 +49,17 @@ pub(crate) struct DecodeArgs {
     device: DeviceArgs,
 }
 
+/// Sequences of one test.
+const PARALLEL_MAX: usize = 1024;
+
 /// One test.
 #[derive(Clone, Copy)]
 struct Test {
     prompt: usize,
     generate: usize,
     depth: usize,
+    /// Sequences.
+    parallel: usize,
 }
 
 /// Runs the command.
@@ -66,7 +74,9 @@ pub(crate) fn run(args: &DecodeArgs) -> Result<ExitCode, Error> {
     for split in &splits {
         load::plan(&gguf, &config, &args.device, split)?;
     }
-    let capacity = capacity(args.rows.min(context), 1, context);
+    let sequences = tests.iter().map(|test| test.parallel).max().unwrap_or(1);
+    let one = capacity(args.rows.min(context).max(sequences), sequences, context);
+    let capacity = Capacity { blocks: one.blocks * sequences, ..one };
     let mut printer = Printer::new(args.output);
     // What is begun as one array must end as one: Ctrl-C ends the measuring first, and then the program.
     let answer = (args.output == Format::Json).then(Answer::begin);
@@ -106,7 +116,7 @@ fn context(tests: &[Test]) -> Result<usize, Error> {
         match tokens.filter(|&tokens| tokens <= most) {
             Some(tokens) => longest = longest.max(tokens),
             None => {
-                let Test { prompt, generate, depth } = *test;
+                let Test { prompt, generate, depth, .. } = *test;
                 let test = if prompt > 0 { format!("-p {prompt}") } else { format!("-n {generate}") };
                 let with = if depth > 0 { format!(" with -d {depth}") } else { String::new() };
                 return Err(input(format!("{test}{with}: more than the {most} tokens that any context holds")));
@@ -123,11 +133,17 @@ fn tests(args: &DecodeArgs) -> Result<Vec<Test>, Error> {
     if args.rows == 0 {
         return Err(input("-b 0: a step has at least one row"));
     }
+    if let Some(wrong) = args.n_parallel.iter().find(|&&n| !(1..=PARALLEL_MAX).contains(&n)) {
+        return Err(input(format!("--n-parallel {wrong} is not between 1 and {PARALLEL_MAX}")));
+    }
     let mut tests = Vec::new();
     for &depth in &args.depth {
-        let prompts = args.prompt.iter().map(|&prompt| Test { prompt, generate: 0, depth });
-        let generations = args.generate.iter().map(|&generate| Test { prompt: 0, generate, depth });
-        tests.extend(prompts.chain(generations).filter(|t| t.prompt + t.generate > 0));
+        let prompts = args.prompt.iter().map(|&prompt| Test { prompt, generate: 0, depth, parallel: 1 });
+        tests.extend(prompts.filter(|t| t.prompt > 0));
+        for &parallel in &args.n_parallel {
+            let generations = args.generate.iter().map(|&generate| Test { prompt: 0, generate, depth, parallel });
+            tests.extend(generations.filter(|t| t.generate > 0));
+        }
     }
     if tests.is_empty() { Err(input("-p 0 -n 0: nothing to measure")) } else { Ok(tests) }
 }
@@ -146,7 +162,7 @@ fn splits(args: &DecodeArgs) -> Vec<SplitArgs> {
 /// Nanoseconds of each repetition; `None` where Ctrl-C ended them.
 fn measure(loaded: &mut Loaded<Engine>, test: Test, repetitions: usize) -> Result<Option<Vec<u64>>, Error> {
     // The warming run is short: it is there for page faults and caches, not for a figure.
-    let warm = Test { prompt: test.prompt.min(ROWS), generate: test.generate.min(1), depth: 0 };
+    let warm = Test { prompt: test.prompt.min(ROWS), generate: test.generate.min(1), depth: 0, ..test };
     let runs = std::iter::once(warm).chain(std::iter::repeat_n(test, repetitions));
     let mut samples = Vec::new();
     for run in runs {
@@ -162,23 +178,22 @@ fn measure(loaded: &mut Loaded<Engine>, test: Test, repetitions: usize) -> Resul
 
 fn once(loaded: &mut Loaded<Engine>, test: Test) -> Result<u64, EngineError> {
     let vocabulary = loaded.config.vocabulary;
-    let engine = &mut loaded.engine;
-    let mut context = engine.open();
-    let mut first = token(0, vocabulary);
+    let mut contexts: Vec<Context> = (0..test.parallel).map(|_| loaded.engine.open()).collect();
+    let mut first = vec![token(0, vocabulary); test.parallel];
     if test.depth > 0 {
-        first = prefill(loaded, &mut context, test.depth, vocabulary)?;
+        for (context, first) in contexts.iter_mut().zip(&mut first) {
+            *first = prefill(loaded, context, test.depth, vocabulary)?;
+        }
     }
     let started = Instant::now();
-    let mut contexts = [context];
     if test.prompt > 0 {
         prefill(loaded, &mut contexts[0], test.prompt, vocabulary)?;
     }
     if test.generate > 0 {
-        loaded.engine.decode_greedy(&mut contexts, &[first], test.generate)?;
+        loaded.engine.decode_greedy(&mut contexts, &first, test.generate)?;
     }
     let nanoseconds = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let [context] = contexts;
-    loaded.engine.close(context);
+    contexts.into_iter().for_each(|context| loaded.engine.close(context));
     Ok(nanoseconds)
 }
 
@@ -202,7 +217,7 @@ fn token(index: usize, vocabulary: usize) -> u32 {
 }
 
 fn row(loaded: &Loaded<Engine>, args: &DecodeArgs, test: Test, test_time: String, samples_ns: Vec<u64>) -> Row {
-    let tokens = (test.prompt + test.generate) as f64;
+    let tokens = (test.prompt + test.generate * test.parallel) as f64;
     let rates: Vec<f64> = samples_ns.iter().map(|&ns| 1e9 * tokens / (ns.max(1) as f64)).collect();
     let times: Vec<f64> = samples_ns.iter().map(|&ns| ns as f64).collect();
     let (avg_ns, stddev_ns) = mean_and_deviation(&times);
@@ -232,6 +247,7 @@ fn row(loaded: &Loaded<Engine>, args: &DecodeArgs, test: Test, test_time: String
         n_prompt: test.prompt,
         n_gen: test.generate,
         n_depth: test.depth,
+        n_parallel: test.parallel,
         test_time,
         avg_ns: avg_ns as u64,
         stddev_ns: stddev_ns as u64,
@@ -271,7 +287,7 @@ mod tests {
 
     #[test]
     fn lengths_do_not_wrap() {
-        let with = |depth, prompt| context(&[Test { prompt, generate: 0, depth }]);
+        let with = |depth, prompt| context(&[Test { prompt, generate: 0, depth, parallel: 1 }]);
         assert_eq!(with(3, 4).unwrap(), 7);
         assert!(with(usize::MAX, 2).is_err());
         assert!(with(0, tombolo_model::limits::CONTEXT + 1).is_err());

@@ -39,6 +39,7 @@ pub(crate) struct Row {
     pub(crate) n_prompt: usize,
     pub(crate) n_gen: usize,
     pub(crate) n_depth: usize,
+    pub(crate) n_parallel: usize,
     pub(crate) test_time: String,
     pub(crate) avg_ns: u64,
     pub(crate) stddev_ns: u64,
@@ -49,9 +50,10 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// As `pp512`, `tg128`, `tg128 @ d4096`.
+    /// As `pp512`, `tg128`, `tg128 @ d4096`, `tg128 x 8` of eight sequences.
     fn test(&self) -> String {
         let what = if self.n_gen == 0 { format!("pp{}", self.n_prompt) } else { format!("tg{}", self.n_gen) };
+        let what = if self.n_parallel > 1 { format!("{what} x {}", self.n_parallel) } else { what };
         if self.n_depth == 0 { what } else { format!("{what} @ d{}", self.n_depth) }
     }
 
@@ -171,7 +173,7 @@ fn csv(row: &Row, first: bool, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Columns of the CSV, in order: a JSON object does not keep it.
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "build_commit",
     "build_number",
     "cpu_info",
@@ -190,6 +192,7 @@ const NAMES: [&str; 23] = [
     "n_prompt",
     "n_gen",
     "n_depth",
+    "n_parallel",
     "test_time",
     "avg_ns",
     "stddev_ns",
@@ -221,6 +224,7 @@ mod tests {
             n_prompt: 0,
             n_gen: 128,
             n_depth: 512,
+            n_parallel: 1,
             test_time: "2026-11-29T00:00:00Z".into(),
             avg_ns: 1,
             stddev_ns: 2,
@@ -252,6 +256,7 @@ mod tests {
         assert!(lines[2].contains("|  93.81 MiB |   134.52 M | CPU        |       2 |"), "{}", lines[2]);
         assert!(lines[2].ends_with("|    tg128 @ d512 |        180.50 ± 1.25 |"), "{}", lines[2]);
         assert!(lines.iter().all(|l| l.chars().count() == lines[0].chars().count()));
+        assert_eq!(Row { n_parallel: 8, n_depth: 0, ..row() }.test(), "tg128 x 8");
     }
 
     #[test]

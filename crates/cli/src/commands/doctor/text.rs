@@ -1,12 +1,12 @@
 //! The report as text: the machine, its drawing, the verdicts by severity, what was looked at.
 
 use super::draw;
-use super::live::SelfCheck;
 use crate::error::Error;
 use crate::output::{self, one_line};
+use crate::self_check::SelfCheck;
 use std::collections::BTreeMap;
 use std::io::Write;
-use tombolo_topology::{Look, Machine, Severity, Verdict};
+use tombolo_topology::{Look, Machine, MeasuredAllReduce, Severity, Verdict};
 
 /// Columns of text.
 const COLUMNS: usize = 100;
@@ -65,6 +65,8 @@ pub(super) fn print(
     }
     if let Some(check) = check {
         print_check(out, check, style)?;
+    } else if !machine.all_reduce.is_empty() {
+        print_measured(out, &machine.all_reduce, style)?;
     }
     for note in &machine.notes {
         let lines = wrapped(&one_line(note), "  note: ");
@@ -91,6 +93,16 @@ fn print_check(out: &mut impl Write, check: &SelfCheck, style: &Style) -> Result
     }
     for remark in &check.remarks {
         writeln!(out, "{}", wrapped(&one_line(remark), "  - "))?;
+    }
+    Ok(())
+}
+
+/// The all-reduce as another run measured it.
+fn print_measured(out: &mut impl Write, rows: &[MeasuredAllReduce], style: &Style) -> Result<(), Error> {
+    writeln!(out, "\n{}", style.paint("1", "All-reduce between these GPUs, as it was measured there"))?;
+    for row in rows {
+        let (transport, what) = (one_line(&row.transport), one_line(&row.what));
+        writeln!(out, "  {transport:<5} {what:<20} {:>6} B  {} ranks  {:>8.2} µs", row.bytes, row.ranks, row.us)?;
     }
     Ok(())
 }

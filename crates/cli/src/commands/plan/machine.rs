@@ -2,42 +2,79 @@
 
 use crate::error::{Error, input};
 use crate::limits::TEXT_BYTES_MAX;
+use crate::{machine_texts, output, self_check};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use tombolo_topology::{Machine, Pcie, Source, gpus};
+use tombolo_topology::{Machine, gpus};
 
-/// Reads the machine that files describe together; a card that they do not name is `card`.
-pub(super) fn read(paths: &[PathBuf], card: Option<&str>) -> Result<Machine, Error> {
+/// The machine that files describe together, whose unnamed cards are `card`; without files the one that this runs on, whose
+/// all-reduces are measured where `measures` says so.
+pub(super) fn read(paths: &[PathBuf], card: Option<&str>, measures: bool) -> Result<Machine, Error> {
     if paths.is_empty() {
-        return Err(input(
-            "--machine FILE is needed: what `nvidia-smi topo -m` and `nvidia-smi -q` print on the machine, or its JSON",
-        ));
+        return here(measures);
     }
-    let source = |path: &PathBuf| Ok(Source { name: path.display().to_string(), text: text_of(path)? });
-    let sources: Vec<Source> = paths.iter().map(source).collect::<Result<_, Error>>()?;
-    let mut machine = tombolo_topology::read(&sources).map_err(input)?;
+    let mut machine = tombolo_topology::read(&machine_texts::sources(paths)?).map_err(input)?;
     if let Some(name) = card {
         name_cards(&mut machine, name)?;
     }
     Ok(machine)
 }
 
-/// Gives every GPU without a name this one, and what is known of such cards.
-fn name_cards(machine: &mut Machine, name: &str) -> Result<(), Error> {
-    let Some(card) = gpus::facts(name).and_then(|cards| cards.first().copied()) else {
-        let why = "no such card is known; it is called as nvidia-smi calls it, for example NVIDIA GeForce RTX 3090";
-        return Err(input(format!("--gpu {name}: {why}")));
-    };
-    for gpu in machine.gpus.iter_mut().filter(|gpu| gpu.name.is_none()) {
-        gpu.name = Some(card.name.clone());
-        gpu.memory_gb_s = gpu.memory_gb_s.or(Some(card.memory_gb_s));
-        gpu.memory_bytes = gpu.memory_bytes.or(card.memory_gb.map(|gb| u64::from(gb) << 30));
-        gpu.nvlink_gb_s = gpu.nvlink_gb_s.or(card.nvlink_gb_s);
-        let Pcie { gen_max, width_max, .. } = &mut gpu.pcie;
-        *gen_max = gen_max.or(Some(card.pcie.0));
-        *width_max = width_max.or(Some(card.pcie.1));
+fn here(measures: bool) -> Result<Machine, Error> {
+    let mut found = tombolo_topology::discover();
+    if found.machine.is_empty() {
+        let why = found.looked.iter().find(|look| !look.found).map(|look| format!(" ({}: {})", look.at, look.what));
+        return Err(input(format!(
+            "no GPU is seen here{}; for another machine give --machine FILE: what `nvidia-smi`, `nvidia-smi topo -m` and \
+             others print there",
+            why.unwrap_or_default()
+        )));
     }
+    if measures && found.machine.len() > 1 {
+        let check = self_check::check(&mut found.machine);
+        for remark in check.remarks.iter().filter(|_| check.rows.is_empty()) {
+            output::say(&format!("the all-reduce was not measured, and is predicted: {remark}"));
+        }
+    }
+    Ok(found.machine)
+}
+
+/// Gives every GPU without a name this one.
+pub(in crate::commands) fn name_cards(machine: &mut Machine, name: &str) -> Result<(), Error> {
+    let Some(card) = card(name) else {
+        let alike = |card: &&str| {
+            let words: Vec<String> = card.split(' ').map(str::to_ascii_lowercase).collect();
+            let is_part = |word: &str| word.len() >= 3 && words.contains(&word.to_ascii_lowercase());
+            name.split([' ', '-', '_']).any(is_part)
+        };
+        let known = || gpus::cards().iter().map(|card| card.name.as_str());
+        let found: Vec<&str> = known().filter(alike).take(4).collect();
+        let meant = match found.is_empty() {
+            true => format!(
+                "it is called as nvidia-smi calls it, as one of {} is: NVIDIA GeForce RTX 3090",
+                known().count()
+            ),
+            false => format!("alike are {}", found.join(", ")),
+        };
+        return Err(input(format!("--gpu {name}: no such card is known; {meant}")));
+    };
+    gpus::name(machine, &card);
     Ok(())
+}
+
+/// A name that the table knows: as given, or what people leave out of it: `4090`, `rtx4090`, `RTX-PRO-6000`.
+fn card(name: &str) -> Option<String> {
+    let spaced = name.replace(['-', '_'], " ");
+    let lower = spaced.to_ascii_lowercase();
+    let short = lower.trim_start_matches("nvidia ").trim_start_matches("geforce ").trim_start_matches("rtx").trim();
+    let tries = [
+        name.to_string(),
+        spaced.clone(),
+        format!("RTX {short}"),
+        format!("GeForce RTX {short}"),
+        format!("NVIDIA {short}"),
+    ];
+    tries.into_iter().find(|name| gpus::facts(name).is_some())
 }
 
 /// Whether a file of observations may say which cards the machine has, too.

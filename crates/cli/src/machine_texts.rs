@@ -10,7 +10,7 @@ use tombolo_topology::limits::{SOURCE_BYTES_MAX, SOURCES_MAX};
 const TEXTS: [&str; 6] = ["txt", "csv", "json", "xml", "log", "md"];
 
 /// Reads all of them.
-pub(super) fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, Error> {
+pub(crate) fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, Error> {
     let mut sources = Vec::new();
     for path in paths {
         if path.as_os_str() == "-" {

@@ -1,0 +1,250 @@
+//! What is not even given to the compiler: schemas and grammars whose size, or whose kind, would keep it busy for longer
+//! than anybody waits. The compiler's own limits do not see them.
+
+use super::GrammarError;
+use super::source::at_most;
+use crate::limits;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+/// Checks a schema's size, and that it refers to nothing elsewhere.
+pub(super) fn check_size(schema: &Value) -> Result<(), GrammarError> {
+    measure(schema, 0, &mut 0)
+}
+
+/// Checks that, and what it puts together. References may lead far: it wants the compiler's stack.
+pub(super) fn check_schema(schema: &Value) -> Result<(), GrammarError> {
+    check_size(schema)?;
+    // Definitions are looked at where something refers to them: others are not compiled.
+    Joins { root: schema, known: HashMap::new() }.weigh(schema).map(drop)
+}
+
+fn measure(schema: &Value, depth: usize, values: &mut usize) -> Result<(), GrammarError> {
+    *values += 1;
+    at_most("JSON schema, values", *values, limits::SCHEMA_VALUES_MAX)?;
+    at_most("JSON schema, levels", depth, limits::SCHEMA_DEPTH_MAX)?;
+    match schema {
+        Value::Array(list) => list.iter().try_for_each(|value| measure(value, depth + 1, values)),
+        Value::Object(fields) => {
+            if let Some(Value::String(reference)) = fields.get("$ref")
+                && !reference.starts_with('#')
+            {
+                let shown = crate::error::shorten(reference);
+                let message = format!("`$ref` {shown:?}: only references inside the schema (`#/…`) are looked up");
+                return Err(GrammarError::Invalid(message));
+            }
+            if let Some(Value::Object(patterns)) = fields.get("patternProperties") {
+                at_most("`patternProperties`", patterns.len(), limits::SCHEMA_PATTERN_PROPERTIES_MAX)?;
+            }
+            fields.values().try_for_each(|value| measure(value, depth + 1, values))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Keywords that say nothing of values.
+const NOTES: [&str; 10] =
+    ["$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated", "description", "examples", "title"];
+
+/// What a schema holds of expressions that cost where they are put together.
+#[derive(Clone, Copy, Default)]
+struct Weight {
+    expressions: usize,
+    /// The product of all multiples; 0: there are none.
+    multiples: usize,
+}
+
+impl Weight {
+    fn and(self, other: Self) -> Self {
+        let multiples = match (self.multiples, other.multiples) {
+            (0, one) | (one, 0) => one,
+            (a, b) => a.saturating_mul(b),
+        };
+        Self { expressions: self.expressions.saturating_add(other.expressions), multiples }
+    }
+}
+
+struct Joins<'s> {
+    root: &'s Value,
+    /// By reference; those that are being looked at count as nothing.
+    known: HashMap<&'s str, Weight>,
+}
+
+impl<'s> Joins<'s> {
+    fn weigh(&mut self, schema: &'s Value) -> Result<Weight, GrammarError> {
+        let mut weight = Weight::default();
+        match schema {
+            Value::Array(list) => {
+                for value in list {
+                    weight = weight.and(self.weigh(value)?);
+                }
+            }
+            Value::Object(fields) => {
+                for (key, value) in fields {
+                    let part = match (key.as_str(), value) {
+                        ("$defs" | "definitions" | "enum" | "const" | "default" | "examples", _) => continue,
+                        ("pattern" | "format", Value::String(_)) => Weight { expressions: 1, multiples: 0 },
+                        ("multipleOf", Value::Number(number)) => {
+                            let multiples = significant(&number.to_string());
+                            at_most("`multipleOf`, in its last digit", multiples, limits::SCHEMA_MULTIPLE_MAX)?;
+                            Weight { expressions: 1, multiples }
+                        }
+                        ("$ref", Value::String(reference)) => self.referred(reference)?,
+                        _ => self.weigh(value)?,
+                    };
+                    weight = weight.and(part);
+                }
+                if joins(fields) {
+                    let what = "patterns, formats and multiples that are put together by `allOf` or beside `$ref`";
+                    at_most(what, weight.expressions, limits::SCHEMA_JOINED_MAX)?;
+                    at_most("product of multiples", weight.multiples, limits::SCHEMA_MULTIPLE_MAX)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(weight)
+    }
+
+    fn referred(&mut self, reference: &'s str) -> Result<Weight, GrammarError> {
+        if let Some(weight) = self.known.get(reference) {
+            return Ok(*weight);
+        }
+        self.known.insert(reference, Weight::default());
+        let mut target = Some(self.root);
+        for part in reference.trim_start_matches('#').split('/').filter(|part| !part.is_empty()) {
+            target = target.and_then(|value| match value {
+                Value::Array(list) => part.parse::<usize>().ok().and_then(|at| list.get(at)),
+                value => value.get(part),
+            });
+        }
+        // What is not there is the compiler's to say.
+        let weight = target.map(|target| self.weigh(target)).transpose()?.unwrap_or_default();
+        self.known.insert(reference, weight);
+        Ok(weight)
+    }
+}
+
+/// Whether a schema's parts hold for the same value.
+fn joins(fields: &Map<String, Value>) -> bool {
+    let has_alternatives = ["$ref", "anyOf", "oneOf"].iter().any(|key| fields.contains_key(*key));
+    let others = fields.keys().filter(|key| !NOTES.contains(&key.as_str())).count();
+    fields.contains_key("allOf") || (has_alternatives && others > 1)
+}
+
+/// A number without its point and its zeros: what its multiples are counted in.
+fn significant(number: &str) -> usize {
+    let mantissa = number.split(['e', 'E']).next().unwrap_or_default();
+    let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
+    digits.trim_matches('0').parse().unwrap_or(if digits.trim_matches('0').is_empty() { 0 } else { usize::MAX })
+}
+
+/// Checks what a grammar holds of schemas, and of what costs most.
+pub(super) fn check_grammar(grammar: &str) -> Result<(), GrammarError> {
+    let mut rest = grammar;
+    let mut joined = 0;
+    while let Some(at) = rest.find(['"', '/', '&', '%', '#']) {
+        rest = &rest[at..];
+        let after = &rest[1..];
+        rest = match rest.as_bytes()[0] {
+            b'&' => {
+                joined += 1;
+                at_most("`&` in a grammar", joined, limits::GRAMMAR_JOINED_MAX)?;
+                after
+            }
+            b'#' => behind_line(after),
+            b'/' if after.starts_with('/') => behind_line(after),
+            mark @ (b'"' | b'/') => behind_mark(after, mark),
+            _ if after.starts_with("json") => check_embedded(&after["json".len()..], check_schema)?,
+            _ if after.starts_with("regex") => check_embedded(&after["regex".len()..], |parts| {
+                let bytes = parts.to_string().len();
+                at_most("text whose parts are allowed, bytes", bytes, limits::GRAMMAR_PARTS_BYTES_MAX)
+            })?,
+            _ => after,
+        };
+    }
+    Ok(())
+}
+
+fn behind_line(text: &str) -> &str {
+    text.find('\n').map_or("", |end| &text[end..])
+}
+
+/// Behind the mark that closes a text or an expression, in which a backslash takes away the meaning of what follows.
+fn behind_mark(text: &str, mark: u8) -> &str {
+    let mut is_escaped = false;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            byte if byte == mark => return &text[at + 1..],
+            _ => {}
+        }
+    }
+    ""
+}
+
+/// Checks the JSON that a grammar goes on with, and gives what comes behind it.
+fn check_embedded(text: &str, check: impl FnOnce(&Value) -> Result<(), GrammarError>) -> Result<&str, GrammarError> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    match values.next() {
+        Some(Ok(value)) => {
+            check(&value)?;
+            Ok(&text[values.byte_offset()..])
+        }
+        // It is none: the compiler says so.
+        _ => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_put_together_is_counted() {
+        let patterns = |count: usize| (0..count).map(|i| json!({"pattern": format!("a{i}")})).collect::<Vec<_>>();
+        let fields =
+            |count: usize| (0..count).map(|i| (format!("p{i}"), json!({"pattern": "a"}))).collect::<Map<_, _>>();
+        assert!(check_schema(&json!({"allOf": patterns(16)})).is_ok());
+        assert!(check_schema(&json!({"allOf": patterns(17)})).is_err());
+        assert!(check_schema(&json!({"anyOf": patterns(100)})).is_ok());
+        assert!(check_schema(&json!({"properties": fields(100)})).is_ok());
+        assert!(check_schema(&json!({"pattern": "x", "anyOf": patterns(17)})).is_err());
+        let defs = json!({"a": {"properties": fields(20)}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}});
+        assert!(check_schema(&json!({"$defs": defs, "$ref": "#/$defs/a", "title": "x"})).is_ok());
+        assert!(check_schema(&json!({"$defs": defs, "$ref": "#/$defs/b"})).is_err());
+        assert!(check_schema(&json!({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})).is_ok());
+        // Each doubles what the next one holds.
+        let double = |i: usize| json!({"allOf": [{"$ref": format!("#/$defs/d{}", i + 1)}, {"$ref": format!("#/$defs/d{}", i + 1)}]});
+        let mut bomb: Map<String, Value> = (0..40).map(|i| (format!("d{i}"), double(i))).collect();
+        bomb.insert("d40".into(), json!({"pattern": "a"}));
+        assert!(check_schema(&json!({"$defs": bomb, "$ref": "#/$defs/d0"})).is_err());
+    }
+
+    #[test]
+    fn multiples_are_states() {
+        for (number, is_taken) in
+            [("5", true), ("0.01", true), ("1000000", true), ("1000003", false), ("1.23456789", false)]
+        {
+            let schema: Value = serde_json::from_str(&format!("{{\"multipleOf\": {number}}}")).unwrap();
+            assert_eq!(check_schema(&schema).is_ok(), is_taken, "{number}");
+        }
+        assert!(check_schema(&json!({"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]})).is_err());
+    }
+
+    #[test]
+    fn grammars_are_looked_through() {
+        let and = |count: usize| vec!["/a/"; count + 1].join(" & ");
+        assert!(check_grammar(&format!("start: A\nA: {}", and(8))).is_ok());
+        assert!(check_grammar(&format!("start: A\nA: {}", and(9))).is_err());
+        let text = "&".repeat(50);
+        assert!(check_grammar(&format!("start: \"\\\"{text}\" /\\/{text}/ // {text}\n# {text}\n")).is_ok());
+        assert!(check_grammar("start: %json {\"multipleOf\": 1000003}").is_err());
+        assert!(check_grammar("start: %json {\"$ref\": \"http://a/b\"} \"x\"").is_err());
+        assert!(check_grammar("start: %json {\"type\": \"integer\"} \"x\"").is_ok());
+        let long = "x".repeat(20_000);
+        assert!(check_grammar(&format!("start: %regex {{\"substring_chars\": \"{long}\"}}")).is_err());
+        assert!(check_grammar("start: \"a").is_ok());
+    }
+}
