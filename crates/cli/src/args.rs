@@ -231,10 +231,22 @@ pub(crate) struct SplitArgs {
 /// Speculative decoding.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DraftArgs {
-    /// Tokens that the model's own drafting block (MTP), where it has one, guesses ahead of every step; 0: none. The output
-    /// is the same [default: 1]
+    /// Tokens that are guessed ahead of every step; 0: none. The output is the same [default: 1 where the model has a block
+    /// for it, 3 by n-grams]
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) draft_max: Option<usize>,
+    /// What guesses [default: the model's block, where it has one]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) draft_by: Option<DraftBy>,
+}
+
+/// What guesses tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DraftBy {
+    /// The model's own drafting block (MTP)
+    Block,
+    /// What followed the last tokens where they stood before: for answers that repeat their prompt, as edits of code do
+    Ngram,
 }
 
 /// How tokens are drawn.

@@ -4,6 +4,7 @@
 
 use crate::limits::LINE_CHARS_MAX;
 use crate::output;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Why a command ended without its result.
@@ -67,8 +68,13 @@ pub(crate) fn usage(wrong: &clap::Error) -> ExitCode {
         let _ = wrong.print();
         return ExitCode::SUCCESS;
     }
-    if wrong.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = wrong.print();
+    let is_nothing = [ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ErrorKind::MissingSubcommand];
+    if is_nothing.contains(&wrong.kind()) {
+        // Options from the environment make the second of the first, which prints no help.
+        let _ = match wrong.kind() {
+            ErrorKind::MissingSubcommand => writeln!(std::io::stderr(), "{}", crate::command_line().render_help()),
+            _ => wrong.print(),
+        };
         print_line("no command given; --help shows what there is");
         return ExitCode::from(2);
     }

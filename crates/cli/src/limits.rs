@@ -13,6 +13,8 @@ pub(crate) const PROMPT_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a file with reference logits, which is held in memory whole.
 pub(crate) const REFERENCE_BYTES_MAX: u64 = 8 << 30;
+/// Bytes of a file with a schema or grammar; what of it may be compiled is less.
+pub(crate) const FORM_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of a file that lists tools.
 pub(crate) const TOOLS_BYTES_MAX: u64 = 1 << 20;
 /// Characters of a line on standard error.

@@ -188,9 +188,8 @@ impl Loaded<Ranks> {
         self.driven(|ranks| Engine::new(ranks.backends, ranks.shape, capacity))
     }
 
-    /// Driven by the scheduler, with up to so many drafts for a step.
-    pub(crate) fn scheduled(self, waiting_max: usize, prefix_cache: bool, draft_max: usize) -> Loaded<Runner> {
-        let drafts = if draft_max > 0 { Drafts::Block(draft_max) } else { Drafts::None };
+    /// Driven by the scheduler.
+    pub(crate) fn scheduled(self, waiting_max: usize, prefix_cache: bool, drafts: Drafts) -> Loaded<Runner> {
         let capacity = self.capacity;
         self.driven(|Ranks { backends, shape: Shape { vocabulary, groups } }| {
             let settings = Settings { capacity, vocabulary, groups, waiting_max, prefix_cache, drafts };

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    Ran, golden, respelt_model, run, scratch, speaking_model, speaking_model_of, speaking_model_with, succeed, text,
-    tombolo,
+    Ran, fail, golden, respelt_model, run, scratch, speaking_model, speaking_model_of, speaking_model_with, succeed,
+    text, tombolo,
 };
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -364,6 +364,39 @@ fn calls_of_tools_are_told_from_the_answer() {
 }
 
 #[test]
+fn answers_are_held_to_a_form() {
+    let person = r#"{"type": "object", "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 99}},
+        "required": ["age"], "additionalProperties": false}"#;
+    let (schema, grammar) = (scratch("person.json"), scratch("sum.gbnf"));
+    std::fs::write(&schema, person).unwrap();
+    std::fs::write(&grammar, "root ::= [0-9] \"+\" [0-9]").unwrap();
+    let answer = |form: [&str; 2]| {
+        let args = ["run", "-p", "And God said", "-n", "60", "-s", "3", "--device", "cpu", "--json", form[0], form[1]];
+        let json: serde_json::Value = serde_json::from_str(&succeed(&args).out).unwrap();
+        assert_eq!(json["finish"], "stop", "{json}");
+        json["text"].as_str().unwrap().to_string()
+    };
+    for form in [["-j", person], ["--json-schema-file", text(&schema)]] {
+        let age: serde_json::Value = serde_json::from_str(&answer(form)).unwrap();
+        assert!((1..=99).contains(&age["age"].as_u64().unwrap()), "{age}");
+    }
+    for form in [["--grammar", "start: /[0-9]\\+[0-9]/"], ["--grammar-file", text(&grammar)]] {
+        let sum = answer(form);
+        assert!(sum.len() == 3 && sum.as_bytes()[1] == b'+', "{sum}");
+    }
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    let model = speaking_model_of("form.gguf", &[], template, &[("eos_token_id", 0)]);
+    for (form, part) in [
+        (["-j", "{"], "--json-schema: no JSON"),
+        (["-j", "{\"type\": 7}"], "--json-schema: type must be"),
+        (["--grammar", "root ::= x"], "--grammar: there is no rule `x`"),
+        (["--grammar-file", "/nowhere"], "--grammar-file /nowhere"),
+    ] {
+        fail(&["run", text(&model), "-p", "a", form[0], form[1]], 2, &[part]);
+    }
+}
+
+#[test]
 fn reasoning_is_told_from_the_answer() {
     // The template opens the reasoning, and the tiny model never closes it.
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>";
@@ -377,4 +410,33 @@ fn reasoning_is_told_from_the_answer() {
     let ran = succeed(&args);
     assert_eq!(ran.out.trim(), "");
     assert!(ran.err.contains(thought), "{} has no {thought:?}", ran.err);
+}
+
+#[test]
+fn drafts_by_ngrams_change_nothing_but_the_time() {
+    let model = golden("tiny-llama.gguf");
+    let with = |more: &[&str]| {
+        let args = [
+            "run",
+            text(&model),
+            "--tokens",
+            "1,2,3,1,2,3,1,2",
+            "-n",
+            "24",
+            "--temp",
+            "0",
+            "--device",
+            "cpu",
+            "--json",
+        ];
+        let ran = succeed(&[args.as_slice(), more].concat());
+        serde_json::from_str::<serde_json::Value>(&ran.out).unwrap()
+    };
+    let (plain, guessed) = (with(&["--draft-max", "0"]), with(&["--draft-by", "ngram"]));
+    assert_eq!(plain["tokens"], guessed["tokens"], "{guessed}");
+    assert!(plain["tokens"].as_array().is_some_and(|tokens| tokens.len() == 24), "{plain}");
+    assert!(guessed["drafts"]["drafted"].as_u64() > Some(0), "{guessed}");
+    let refused = run(&["run", text(&model), "--tokens", "1", "--draft-by", "block", "--device", "cpu"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("--draft-by ngram"), "{}", refused.err);
 }

@@ -3,11 +3,13 @@
 use crate::html::{escaped, page, with_code};
 use crate::machine_svg;
 use std::fmt::Write;
+use tombolo_topology::verdicts::foremost;
 use tombolo_topology::{LinkClass, Machine, Severity, Verdict};
 
 /// A whole page. `title` says which machine it is, in one line.
 pub fn doctor_page(title: &str, machine: &Machine, verdicts: &[Verdict]) -> String {
     let mut body = format!("<p class=\"dim\">tombolo doctor</p><h1>{}</h1>\n", escaped(title));
+    summary(&mut body, verdicts);
     let drawing = machine_svg::draw(machine);
     if !drawing.is_empty() {
         let _ = writeln!(body, "<div class=\"scroll\">{drawing}</div>");
@@ -21,12 +23,30 @@ pub fn doctor_page(title: &str, machine: &Machine, verdicts: &[Verdict]) -> Stri
     }
     body += "<h2>Verdicts</h2>\n";
     if verdicts.is_empty() {
-        body += "<p>Nothing to object to in what is known.</p>\n";
+        body += "<p>No fault in what is known of this machine.</p>\n";
     }
     for verdict in verdicts {
         article(&mut body, verdict);
     }
     page(&format!("{title}: tombolo doctor"), &body)
+}
+
+/// The worst findings, before anything else.
+fn summary(body: &mut String, verdicts: &[Verdict]) {
+    let lines: Vec<String> =
+        foremost(verdicts).map(|v| format!("<li><b>{}</b> {}</li>", word(v.severity), with_code(&v.title))).collect();
+    if !lines.is_empty() {
+        let _ = writeln!(body, "<ul>{}</ul>", lines.join(""));
+    }
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "ERROR",
+        Severity::Warning => "WARNING",
+        Severity::Note => "NOTE",
+        Severity::Good => "GOOD",
+    }
 }
 
 fn matrix(body: &mut String, machine: &Machine) {
@@ -76,12 +96,8 @@ fn measured(body: &mut String, machine: &Machine) {
 }
 
 fn article(body: &mut String, verdict: &Verdict) {
-    let (class, word) = match verdict.severity {
-        Severity::Error => ("error", "ERROR"),
-        Severity::Warning => ("warning", "WARNING"),
-        Severity::Note => ("note", "NOTE"),
-        Severity::Good => ("good", "GOOD"),
-    };
+    let word = word(verdict.severity);
+    let class = word.to_ascii_lowercase();
     let _ = write!(
         body,
         "<article class=\"{class}\"><span class=\"tag\">{word} · {}</span><h3>{}</h3>",

@@ -16,6 +16,11 @@ const HEAD: usize = 40;
 const FOOT: usize = 54;
 /// Between islands.
 const BRIDGE: usize = 46;
+/// The drawing is at least as wide as its longest sentence.
+const WIDTH_MIN: usize = 440;
+/// What stands beside the line between two islands, and the room that it needs.
+const BETWEEN: &str = "SYS: the interconnect between NUMA nodes";
+const BETWEEN_WIDTH: usize = 310;
 /// Islands that are drawn; a machine of more is told in text.
 const ISLANDS_MAX: usize = 16;
 
@@ -26,7 +31,7 @@ pub fn draw(machine: &Machine) -> String {
     let islands = known.clone().unwrap_or_else(|| if all.is_empty() { Vec::new() } else { vec![all] });
     let shown = &islands[..islands.len().min(ISLANDS_MAX)];
     let columns = shown.iter().map(Vec::len).max().unwrap_or(0).clamp(1, COLUMNS);
-    let width = columns * (GPU_WIDTH + GAP) + GAP;
+    let width = (columns * (GPU_WIDTH + GAP) + GAP).max(WIDTH_MIN);
     let mut body = String::new();
     let mut top = 1;
     for (at, island) in shown.iter().enumerate() {
@@ -48,11 +53,11 @@ pub fn draw(machine: &Machine) -> String {
 
 /// The line between two islands.
 fn bridge(body: &mut String, width: usize, top: usize) {
-    let (x, bottom) = (width / 2, top + BRIDGE);
+    let (x, bottom) = ((width / 2).min(width.saturating_sub(BETWEEN_WIDTH)), top + BRIDGE);
     let _ = write!(
         body,
         "<line class=\"sys\" x1=\"{x}\" y1=\"{top}\" x2=\"{x}\" y2=\"{bottom}\" stroke-width=\"5\"/>\
-         <text x=\"{}\" y=\"{}\" font-size=\"14\">SYS: the interconnect between NUMA nodes</text>",
+         <text x=\"{}\" y=\"{}\" font-size=\"14\">{BETWEEN}</text>",
         x + 14,
         top + BRIDGE / 2 + 5
     );

@@ -44,6 +44,36 @@ fn the_starting_case_is_drawn_and_judged() {
     assert_eq!(page.matches("<rect class=\"gpu\"").count(), 8);
 }
 
+/// Letters of sans-serif text are a little over half as wide as high, most of them.
+#[test]
+fn every_label_fits_its_drawing() {
+    for class in ["SYS", "PHB", "NV4"] {
+        let row = format!("GPU0\t X \t{class}\t0-7\nGPU1\t{class}\t X \t0-7\n");
+        let text = format!("\tGPU0\tGPU1\tCPU Affinity\n{row}");
+        let pair = read(&[Source { name: "pasted".into(), text }]).unwrap();
+        for machine in [pair, machine(&["4x4090-two-sockets.txt"]), machine(&["8x4090-switches.txt"])] {
+            let page = page(&machine);
+            let document =
+                roxmltree::Document::parse(page.strip_prefix("<!doctype html>\n").unwrap_or_default()).unwrap();
+            let svg = document.descendants().find(|n| n.tag_name().name() == "svg").unwrap();
+            let number =
+                |node: roxmltree::Node<'_, '_>, name: &str| node.attribute(name).unwrap().parse::<f64>().unwrap();
+            for text in svg.descendants().filter(|n| n.tag_name().name() == "text") {
+                let label = text.text().unwrap_or_default();
+                let end = number(text, "x") + label.chars().count() as f64 * number(text, "font-size") * 0.52;
+                assert!(end <= number(svg, "width"), "{label} ends at {end}");
+            }
+        }
+    }
+}
+
+#[test]
+fn findings_come_before_the_drawing() {
+    let page = page(&machine(&["4x4090-two-sockets.txt"]));
+    let (finding, drawing) = (page.find("<li><b>WARNING</b>"), page.find("<svg"));
+    assert!(finding.is_some() && finding < drawing, "{page}");
+}
+
 #[test]
 fn nothing_is_fetched_and_nothing_runs() {
     for names in [&["8xh100-nv18.txt"][..], &["2xa6000-q.txt"], &["nccl-8xpro6000.xml"], &["lspci-4x3090.txt"]] {

@@ -57,11 +57,7 @@ pub(crate) fn prompt(model: &Model, request: &ChatRequest) -> Result<Chat, ApiEr
         return Err(ApiError::field("messages", "the conversation is empty"));
     }
     let opens_reasoning = prompt.opens_reasoning();
-    let reasoning = match () {
-        () if opens_reasoning => Reasoning::Open,
-        () if template.knows_reasoning() && !prompt.closes_reasoning() => Reasoning::Possible,
-        () => Reasoning::None,
-    };
+    let reasoning = template.reasoning(&prompt);
     Ok(Chat { tokens, opens_reasoning, reasoning, tools, has_tools, calls })
 }
 

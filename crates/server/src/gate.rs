@@ -40,7 +40,12 @@ pub(crate) async fn answer(app: Arc<App>, routes: Router, peer: SocketAddr, requ
         Ok(Admitted::Preflight(response)) => response,
         Err(error) => error.into_response(),
     };
+    let is_refused_method = response.status() == StatusCode::METHOD_NOT_ALLOWED;
     let headers = response.headers_mut();
+    // What is taken at all, where a route does not say it more narrowly (RFC 9110, 15.5.6).
+    if is_refused_method && !headers.contains_key(header::ALLOW) {
+        headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, OPTIONS"));
+    }
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.append(header::VARY, HeaderValue::from_static("origin"));

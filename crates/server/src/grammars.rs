@@ -3,7 +3,7 @@
 
 use crate::constraint::Constraint;
 use crate::error::ApiError;
-use crate::limits::{GRAMMAR_SECONDS, GRAMMAR_WAIT_SECONDS, GRAMMARS_AT_ONCE, GRAMMARS_KEPT};
+use crate::limits::{GRAMMAR_SECONDS, GRAMMAR_WAIT_SECONDS, GRAMMARS_AT_ONCE, GRAMMARS_KEPT, GRAMMARS_KEPT_BYTES};
 use crate::model::Model;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     pub(crate) fn new() -> Self {
-        let kept = Kept::new(GRAMMARS_KEPT);
+        let kept = Kept::new(GRAMMARS_KEPT, GRAMMARS_KEPT_BYTES);
         Self { grammars: OnceLock::new(), kept: Mutex::new(kept), places: Arc::new(Semaphore::new(GRAMMARS_AT_ONCE)) }
     }
 
@@ -43,18 +43,23 @@ impl Compiler {
         let place = timeout(Duration::from_secs(GRAMMAR_WAIT_SECONDS), self.places.clone().acquire_owned()).await;
         let place = place.map_err(|_| ApiError::unavailable("overloaded", "too many constraints are compiled", 1))?;
         let place = place.map_err(|_| ApiError::stopping())?;
+        let broken = |_| ApiError::internal("a fault of the server");
+        // That the vocabulary is made ready for the first of all is not this one's fault.
+        let compiler = self.clone();
+        let ready = move || compiler.grammars.get_or_init(|| Grammars::new(tokenizer)).is_ok();
+        tokio::task::spawn_blocking(ready).await.map_err(broken)?;
         let (compiler, source) = (self.clone(), constraint.source.clone());
         let work = tokio::task::spawn_blocking(move || {
             // Held until the work ends, whether somebody still waits for it or not.
             let _place = place;
             let grammars = compiler.grammars.get_or_init(|| Grammars::new(tokenizer)).as_ref().map_err(Clone::clone)?;
             let grammar = Arc::new(grammars.compile(&source)?);
-            compiler.kept().keep(source, &grammar);
+            compiler.kept().keep(source, &grammar, grammar.bytes());
             Ok(grammar)
         });
         match timeout(Duration::from_secs(GRAMMAR_SECONDS), work).await {
             Ok(Ok(compiled)) => compiled.map_err(|error| Constraint::wrong(&constraint.field, &error)),
-            Ok(Err(_)) => Err(ApiError::internal("a fault of the server")),
+            Ok(Err(error)) => Err(broken(error)),
             Err(_) => {
                 let field = &constraint.field;
                 let message = format!("`{field}` takes more than {GRAMMAR_SECONDS} s to compile: make it simpler");
@@ -73,32 +78,45 @@ impl Compiler {
 #[derive(Debug)]
 struct Kept<G> {
     most: usize,
-    /// With the time of their last use.
-    grammars: HashMap<Source, (Arc<G>, u64)>,
+    bytes_most: usize,
+    grammars: HashMap<Source, Entry<G>>,
+    bytes: usize,
     uses: u64,
 }
 
+#[derive(Debug)]
+struct Entry<G> {
+    grammar: Arc<G>,
+    bytes: usize,
+    /// The time of its last use.
+    used: u64,
+}
+
 impl<G> Kept<G> {
-    fn new(most: usize) -> Self {
-        Self { most, grammars: HashMap::new(), uses: 0 }
+    fn new(most: usize, bytes_most: usize) -> Self {
+        Self { most, bytes_most, grammars: HashMap::new(), bytes: 0, uses: 0 }
     }
 
     fn find(&mut self, source: &Source) -> Option<Arc<G>> {
         self.uses += 1;
-        let (grammar, used) = self.grammars.get_mut(source)?;
-        *used = self.uses;
-        Some(grammar.clone())
+        let entry = self.grammars.get_mut(source)?;
+        entry.used = self.uses;
+        Some(entry.grammar.clone())
     }
 
-    fn keep(&mut self, source: Source, grammar: &Arc<G>) {
+    fn keep(&mut self, source: Source, grammar: &Arc<G>, bytes: usize) {
         self.uses += 1;
-        self.grammars.insert(source, (grammar.clone(), self.uses));
-        while self.grammars.len() > self.most {
-            let oldest = self.grammars.iter().min_by_key(|(_, (_, used))| *used).map(|(source, _)| source.clone());
-            match oldest {
-                Some(oldest) => self.grammars.remove(&oldest),
+        self.bytes += bytes;
+        let entry = Entry { grammar: grammar.clone(), bytes, used: self.uses };
+        if let Some(before) = self.grammars.insert(source, entry) {
+            self.bytes -= before.bytes;
+        }
+        while self.grammars.len() > self.most || self.bytes > self.bytes_most {
+            let oldest = self.grammars.iter().min_by_key(|(_, entry)| entry.used).map(|(source, _)| source.clone());
+            match oldest.and_then(|oldest| self.grammars.remove(&oldest)) {
+                Some(entry) => self.bytes -= entry.bytes,
                 None => return,
-            };
+            }
         }
     }
 }
@@ -110,16 +128,21 @@ mod tests {
     #[test]
     fn the_last_ones_are_kept() {
         let source = |i: usize| Source::regex(&format!("a{i}")).unwrap();
-        let mut kept = Kept::new(3);
+        let mut kept = Kept::new(3, 100);
         for i in 0..3 {
-            kept.keep(source(i), &Arc::new(i));
+            kept.keep(source(i), &Arc::new(i), 1);
         }
         assert_eq!(kept.find(&source(0)).as_deref(), Some(&0));
         for i in 3..1000 {
-            kept.keep(source(i), &Arc::new(i));
+            kept.keep(source(i), &Arc::new(i), 1);
             assert_eq!(kept.find(&source(0)).as_deref(), Some(&0), "it was used last but one");
         }
         assert_eq!(kept.grammars.len(), 3);
         assert!(kept.find(&source(1)).is_none() && kept.find(&source(999)).is_some());
+        kept.keep(source(5), &Arc::new(5), 99);
+        kept.keep(source(5), &Arc::new(5), 99);
+        assert_eq!((kept.grammars.len(), kept.bytes), (2, 100), "one of a byte beside it");
+        kept.keep(source(6), &Arc::new(6), 101);
+        assert_eq!((kept.grammars.len(), kept.bytes), (0, 0));
     }
 }

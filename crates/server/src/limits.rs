@@ -54,3 +54,5 @@ pub const GRAMMAR_SECONDS: u64 = 10;
 pub const GRAMMAR_WAIT_SECONDS: u64 = 30;
 /// Compiled constraints that are kept for the next request with the same.
 pub const GRAMMARS_KEPT: usize = 64;
+/// And bytes of all of them together, about.
+pub const GRAMMARS_KEPT_BYTES: usize = 128 << 20;

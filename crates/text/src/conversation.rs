@@ -201,7 +201,7 @@ impl Prompt {
     }
 
     /// Whether it ends where reasoning has been closed: the answer goes on without.
-    pub fn closes_reasoning(&self) -> bool {
+    pub(crate) fn closes_reasoning(&self) -> bool {
         self.marked.trim_end().ends_with("</think>")
     }
 

@@ -3,12 +3,13 @@
 //!
 //! [`Grammars`] holds what a vocabulary needs once; a [`Source`] is what was asked for, its size checked; a [`Grammar`] is
 //! compiled and may be shared; a [`Matcher`] follows one answer. Compiling and matching are llguidance's; what a stranger
-//! may ask of it is in [`limits`](crate::limits).
+//! may ask of it is in [`crate::limits`].
 //!
 //! Not here: how requests spell constraints, and where they are compiled (the server's).
 
 mod calls;
 mod check;
+mod gbnf;
 mod matcher;
 mod source;
 mod vocabulary;
@@ -133,13 +134,14 @@ impl Grammars {
             "NoExtensionBias" => invalid("no answer can match it"),
             other => invalid(other),
         })?;
-        Ok(Grammar { first, tokens: self.tokens.clone() })
+        Ok(Grammar { first, bytes, tokens: self.tokens.clone() })
     }
 }
 
 /// A compiled constraint, at its beginning.
 pub struct Grammar {
     first: llguidance::Matcher,
+    bytes: usize,
     tokens: Arc<Tokens>,
 }
 
@@ -150,6 +152,11 @@ impl std::fmt::Debug for Grammar {
 }
 
 impl Grammar {
+    /// Bytes that it takes, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Follows one answer. Nothing is shared with other answers: what one of them drives it to, others do not pay for.
     pub fn matcher(&self, reasoning: Reasoning) -> Matcher {
         Matcher::new(self.first.deep_clone(), self.tokens.clone(), reasoning)

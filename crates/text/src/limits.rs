@@ -49,12 +49,16 @@ pub const SCHEMA_PATTERN_PROPERTIES_MAX: usize = 100;
 pub const REGEX_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a grammar.
 pub const GRAMMAR_BYTES_MAX: usize = 512 << 10;
+/// How deep groups of a grammar may nest.
+pub const GRAMMAR_DEPTH_MAX: usize = 100;
+/// Rules of a grammar in GBNF.
+pub const GRAMMAR_RULES_MAX: usize = 4096;
 /// Intersections (`&`) in a grammar, for the same reason as in schemas.
 pub const GRAMMAR_JOINED_MAX: usize = 8;
 /// Bytes of a text whose parts a grammar allows (`%regex`).
 pub const GRAMMAR_PARTS_BYTES_MAX: usize = 16 << 10;
 /// Bytes that a compiled grammar takes in its beginning.
-pub const GRAMMAR_COMPILED_BYTES: usize = 32 << 20;
+pub const GRAMMAR_COMPILED_BYTES: usize = 16 << 20;
 /// Choices of which an answer is one.
 pub const CHOICES_MAX: usize = 1 << 14;
 /// Work on the regular expressions of a grammar before its first token; 50,000 are a millisecond.

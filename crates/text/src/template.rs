@@ -8,7 +8,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use regex::Regex;
 use tombolo_gguf::Metadata;
 
-use crate::grammar::CallForm;
+use crate::grammar::{CallForm, Reasoning};
 use crate::matcher::Matcher;
 use crate::output::Dialect;
 use crate::{Conversation, Message, Prompt, TextError, Tokenizer, clock, json, limits, meter};
@@ -114,9 +114,13 @@ impl ChatTemplate {
         CallForm::of_template(&self.source)
     }
 
-    /// Whether those models reason, as far as the template tells.
-    pub fn knows_reasoning(&self) -> bool {
-        self.source.contains("think>")
+    /// Whether an answer to one of its prompts reasons before what it may be held to.
+    pub fn reasoning(&self, prompt: &Prompt) -> Reasoning {
+        match () {
+            () if prompt.opens_reasoning() => Reasoning::Open,
+            () if self.source.contains("think>") && !prompt.closes_reasoning() => Reasoning::Possible,
+            () => Reasoning::None,
+        }
     }
 
     /// The prompt that a conversation is, to be encoded by [`Tokenizer::encode_prompt`]. The template brings the BOS

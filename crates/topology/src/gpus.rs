@@ -1,8 +1,9 @@
 //! What is printed on the box of a card: memory, its bandwidth, PCIe, NVLink, and whether the driver lets two of them
 //! reach each other. From `data/gpus.toml`, which gives a source for each row. What a machine itself says goes before.
 
-use crate::machine::Machine;
+use crate::machine::{Gpu, Machine};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// What the unmodified driver allows between two cards of a kind.
@@ -26,6 +27,9 @@ pub struct Card {
     /// Other names, among them those of a family.
     #[serde(default)]
     pub also: Vec<String>,
+    /// Its numbers on the PCI bus, in four hexadecimal digits.
+    #[serde(default)]
+    pub devices: Vec<String>,
     /// Nominal memory in GB.
     pub memory_gb: Option<u32>,
     /// Peak bandwidth of the memory in GB/s.
@@ -74,6 +78,17 @@ pub fn facts(name: &str) -> Option<Vec<&'static Card>> {
     (!exact.is_empty()).then_some(exact)
 }
 
+/// The name of the card with a number on the PCI bus, as `0x2684` or `2684`.
+pub fn name_of_device(number: &str) -> Option<&'static str> {
+    let number = number.trim().trim_start_matches("0x").to_ascii_lowercase();
+    cards().iter().find(|card| card.devices.contains(&number)).map(|card| card.name.as_str())
+}
+
+/// Whether a name is one of cards that have no NVLink.
+pub fn without_nvlink(name: &str) -> bool {
+    facts(name).is_some_and(|cards| cards.iter().all(|card| card.nvlinks.is_none()))
+}
+
 /// A name without what some drivers and tables put before it.
 fn plain(name: &str) -> String {
     let name = name.to_ascii_lowercase();
@@ -92,6 +107,17 @@ pub fn agreed<T: PartialEq>(cards: &[&Card], fact: impl Fn(&Card) -> T) -> Optio
 /// Gives every GPU without a name this one, and what is known of such cards; `false` where no such card is known.
 pub fn name(machine: &mut Machine, name: &str) -> bool {
     let Some(cards) = facts(name) else { return false };
+    let named = machine.gpus.iter().filter(|gpu| gpu.name.is_some()).count();
+    if named > 0 && named == machine.len() {
+        let same = |gpu: &Gpu| gpu.name.as_deref().and_then(facts).is_some_and(|own| own == cards);
+        if !machine.gpus.iter().all(same) {
+            let own = machine.gpus[0].name.clone().unwrap_or_default();
+            machine
+                .notes
+                .push(format!("`--gpu {}` is ignored: the texts name the cards themselves ({own})", name.trim()));
+        }
+        return true;
+    }
     for gpu in machine.gpus.iter_mut().filter(|gpu| gpu.name.is_none()) {
         gpu.name = Some(name.trim().to_string());
         // Slots are not told by a name: the card's own link is the best that they can give it.
@@ -105,6 +131,7 @@ pub fn name(machine: &mut Machine, name: &str) -> bool {
 /// Puts what is known of each card where the machine does not say it itself.
 pub(crate) fn fill(machine: &mut Machine) {
     let mut notes = Vec::new();
+    let mut beyond: BTreeMap<(String, u8, u8), Vec<String>> = BTreeMap::new();
     for (at, gpu) in machine.gpus.iter_mut().enumerate() {
         let Some(cards) = gpu.name.as_deref().and_then(facts) else { continue };
         let missing = gpu.memory_gb_s.is_none();
@@ -127,13 +154,27 @@ pub(crate) fn fill(machine: &mut Machine) {
         }
         gpu.compute_capability = gpu.compute_capability.or_else(|| agreed(&cards, |c| c.compute_capability));
         gpu.nvlink_gb_s = gpu.nvlink_gb_s.or_else(|| agreed(&cards, |c| c.nvlink_gb_s).flatten());
+        let best = cards.iter().map(|c| c.pcie.0).max();
+        if let (Some(best), Some(told)) = (best, gpu.pcie.gen_max.max(gpu.pcie.gen_now))
+            && told > best
+        {
+            let name = gpu.name.clone().unwrap_or_default();
+            beyond.entry((name, told, best)).or_default().push(format!("GPU{}", gpu.index));
+        }
         gpu.pcie.gen_gpu = gpu.pcie.gen_gpu.or_else(|| agreed(&cards, |c| c.pcie.0));
         gpu.power_default_w = gpu.power_default_w.or_else(|| agreed(&cards, |c| c.power_w));
         if gpu.multicast.is_none() && cards.iter().all(|c| !c.nvswitch) {
             gpu.multicast = Some(false);
         }
     }
+    for ((name, told, best), gpus) in beyond {
+        let gpus = gpus.join(", ");
+        notes.push(format!(
+            "PCIe generation {told} of {gpus}: `{name}` has {best} at best. Is the list of links of this machine?"
+        ));
+    }
     notes.dedup();
+    notes.retain(|note| !machine.notes.contains(note));
     machine.notes.extend(notes);
 }
 

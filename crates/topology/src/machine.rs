@@ -351,11 +351,13 @@ impl Machine {
         top.into_iter().map(|(gpus, (_, at))| Uplink { bridge: Some(at.to_string()), gpus }).collect()
     }
 
-    /// Whether the driver allows both reads and writes between two GPUs, in both directions; `None` if it was not asked.
+    /// Whether the driver allows both reads and writes between two GPUs, in both directions; `None` if it was not asked or
+    /// does not know.
     pub fn p2p_allowed(&self, a: usize, b: usize) -> Option<bool> {
         let says = |t: &Option<Pairs<P2pState>>| {
-            let table = t.as_ref()?;
-            Some([(a, b), (b, a)].iter().all(|&(x, y)| table.get(x, y) == Some(&P2pState::Ok)))
+            let states = [*t.as_ref()?.get(a, b)?, *t.as_ref()?.get(b, a)?];
+            let refused = states.iter().any(|s| !matches!(s, P2pState::Ok | P2pState::Unknown));
+            if refused { Some(false) } else { (!states.contains(&P2pState::Unknown)).then_some(true) }
         };
         match (says(&self.p2p.read), says(&self.p2p.write)) {
             (None, None) => None,

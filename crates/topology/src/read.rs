@@ -52,10 +52,15 @@ pub fn read(sources: &[Source]) -> Result<Machine, ReadError> {
             let fault = Fault::TooMany { what: "bytes", found: text.len(), most: SOURCE_BYTES_MAX };
             return Err(ReadError::new(file, None, fault));
         }
-        if json::is(text) {
-            match json::read(file, text)? {
-                Json::Machine(machine) => merge.add_machine(file, *machine)?,
-                Json::Record(part, cards) => {
+        if let Some((body, noise, before)) = json::of(text) {
+            let aside = || format!("{file}: what stands around the JSON is not read");
+            match json::read(file, body, before)? {
+                Json::Machine(mut machine) => {
+                    machine.notes.extend(noise.then(aside));
+                    merge.add_machine(file, *machine)?;
+                }
+                Json::Record(mut part, cards) => {
+                    part.notes.extend(noise.then(aside));
                     merge.add(file, *part);
                     merge.cards = merge.cards.take().or(cards.map(|(n, name)| (file.to_string(), n, name)));
                 }
@@ -77,11 +82,19 @@ struct Heard {
     p2p: Vec<Capability>,
     fields: Option<Vec<query_csv::Field>>,
     devices: Vec<Found>,
+    access: Vec<p2p_bandwidth::Access>,
+    /// Whether the matrix below is one of `topo -mp`.
+    without_nvlink: bool,
 }
 
 /// The parts of a text.
 fn parts(file: &str, lines: &[Line]) -> Result<Vec<Part>, ReadError> {
-    let mut heard = Heard { p2p: topo_p2p::asked(&file.to_ascii_lowercase()), ..Heard::default() };
+    let name = file.to_ascii_lowercase();
+    let mut heard = Heard {
+        p2p: topo_p2p::asked(&name),
+        without_nvlink: name.contains("topo-mp") || name.contains("topo_mp"),
+        ..Heard::default()
+    };
     let mut parts = Vec::new();
     let mut adapters = Vec::new();
     let mut at = 0;
@@ -90,15 +103,21 @@ fn parts(file: &str, lines: &[Line]) -> Result<Vec<Part>, ReadError> {
         if line.text.contains("topo") && line.text.contains("-p2p") {
             heard.p2p = topo_p2p::asked(&line.text);
         }
+        if line.text.contains("topo") && line.text.contains(" -m") {
+            heard.without_nvlink = line.words().contains(&"-mp");
+        }
         if let Some(fields) = query_csv::asked(&line.text) {
             heard.fields = Some(fields);
         }
         adapters.extend(topo_m::adapter(line));
         heard.devices.extend(p2p_bandwidth::device(line));
+        heard.access.extend(p2p_bandwidth::access(line));
+        heard.access.extend(p2p_bandwidth::connectivity(&lines[at..]));
         let (part, taken) = block(file, &lines[at..], &mut heard)?;
         parts.extend(part);
         at += taken;
     }
+    parts.extend(p2p_bandwidth::peers(&heard.access, &heard.devices));
     if !heard.devices.is_empty() {
         parts.push(Part { gpus: heard.devices, ..Part::default() });
     }
@@ -119,10 +138,16 @@ fn parts(file: &str, lines: &[Line]) -> Result<Vec<Part>, ReadError> {
 fn block(file: &str, lines: &[Line], heard: &mut Heard) -> Result<(Option<Part>, usize), ReadError> {
     let (line, text) = (&lines[0], lines[0].text.as_str());
     let some = |(part, taken)| (Some(part), taken);
+    if ["ROCm System Management", "AMDSMI", "amd-smi"].iter().any(|tool| text.contains(tool)) {
+        return Err(ReadError::new(file, line.number, Fault::Amd));
+    }
+    if let Some(word) = matrix::misread(line) {
+        return Err(ReadError::new(file, line.number, Fault::Letter(word)));
+    }
     if matrix::is_header(line) {
         let (matrix, taken) = matrix::read(file, lines)?;
         let part = match topo_m::is(&matrix) {
-            true => topo_m::part(file, &matrix)?,
+            true => topo_m::part(file, &matrix, std::mem::take(&mut heard.without_nvlink))?,
             false => topo_p2p::part(file, &matrix, &heard.p2p)?,
         };
         heard.p2p.clear();

@@ -8,6 +8,7 @@ mod bar1;
 mod custom_all_reduce;
 mod hugepages;
 mod iommu;
+mod link_replays;
 mod link_speed;
 mod link_width;
 mod memlock;
@@ -17,6 +18,7 @@ mod nccl_path;
 mod p2p_off;
 mod p2p_staged;
 mod p2p_tested;
+mod paths_unknown;
 mod persistence;
 mod power;
 mod shared_memory;
@@ -24,7 +26,9 @@ mod sockets;
 mod virtual_machine;
 mod write_collapse;
 
-use crate::machine::Machine;
+use crate::gpus::{self, P2pPolicy};
+use crate::link::LinkClass;
+use crate::machine::{Gpu, Machine};
 use serde::{Deserialize, Serialize};
 
 /// How bad it is.
@@ -69,21 +73,23 @@ pub struct Evidence {
 
 type Rule = fn(&Machine) -> Option<Verdict>;
 
-const RULES: [Rule; 21] = [
-    custom_all_reduce::judge,
-    multicast::judge,
-    nccl_path::judge,
-    p2p_off::judge,
+const RULES: [Rule; 23] = [
     p2p_tested::judge,
     p2p_staged::judge,
     iommu::judge,
     acs::judge,
-    sockets::judge,
-    write_collapse::judge,
+    p2p_off::judge,
+    custom_all_reduce::judge,
+    nccl_path::judge,
     link_width::judge,
     link_speed::judge,
+    sockets::judge,
+    paths_unknown::judge,
+    multicast::judge,
+    write_collapse::judge,
     bar1::judge,
     asymmetric::judge,
+    link_replays::judge,
     power::judge,
     persistence::judge,
     mig::judge,
@@ -93,11 +99,17 @@ const RULES: [Rule; 21] = [
     virtual_machine::judge,
 ];
 
-/// All verdicts about a machine, the worst first; of equal ones in the order of the rules.
+/// All verdicts about a machine, the worst first; of equal ones in the order of the rules, which begins with what can be
+/// mended and what decides most.
 pub fn verdicts(machine: &Machine) -> Vec<Verdict> {
     let mut found: Vec<Verdict> = RULES.iter().filter_map(|judge| judge(machine)).collect();
     found.sort_by_key(|verdict| verdict.severity);
     found
+}
+
+/// The findings that a summary tells: the first three errors and warnings.
+pub fn foremost(verdicts: &[Verdict]) -> impl Iterator<Item = &Verdict> {
+    verdicts.iter().filter(|v| matches!(v.severity, Severity::Error | Severity::Warning)).take(3)
 }
 
 /// A fact and where it was read: the first of the keys of `Machine::origin` that is known.
@@ -124,7 +136,37 @@ pub fn gpu_list(machine: &Machine, gpus: &[usize]) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the driver may let the GPUs reach each other, as far as is known: not where it says that no pair may.
+/// `GPU0 to GPU3`.
+fn pair(machine: &Machine, a: usize, b: usize) -> String {
+    let index = |at: usize| machine.gpus.get(at).map_or(at as u32, |gpu| gpu.index);
+    format!("GPU{} to GPU{}", index(a), index(b))
+}
+
+/// `the two GPUs`, `all 8 GPUs`.
+fn all_gpus(machine: &Machine) -> String {
+    if machine.len() == 2 { "the two GPUs".into() } else { format!("all {} GPUs", machine.len()) }
+}
+
+/// What the unmodified driver allows cards like this one, where the card is known.
+fn policy(gpu: &Gpu) -> Option<P2pPolicy> {
+    gpus::agreed(&gpus::facts(gpu.name.as_deref()?)?, |card| card.p2p)
+}
+
+/// Whether two GPUs may reach each other: by the driver's word, and where that was not asked by what the unmodified driver
+/// does with such cards. `None` if neither is known.
+fn p2p_expected(machine: &Machine, a: usize, b: usize) -> Option<bool> {
+    if let Some(said) = machine.p2p_allowed(a, b) {
+        return Some(said);
+    }
+    let policies = [policy(machine.gpus.get(a)?)?, policy(machine.gpus.get(b)?)?];
+    match machine.class(a, b).map(LinkClass::is_nvlink) {
+        _ if policies.contains(&P2pPolicy::No) => Some(false),
+        Some(false) if policies.contains(&P2pPolicy::NvLink) => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether the driver may let any two GPUs reach each other, as far as is known.
 fn p2p_possible(machine: &Machine) -> bool {
-    machine.pairs().any(|(a, b, _)| machine.p2p_allowed(a, b) != Some(false))
+    machine.pairs().any(|(a, b, _)| p2p_expected(machine, a, b) != Some(false))
 }

@@ -33,7 +33,7 @@ fn the_starting_case_says_what_took_days_to_find() {
     let m = starting_case();
     assert_eq!(
         rules(&m),
-        "custom-all-reduce:warning nccl-path:warning sockets:warning multicast:note p2p-tested:note p2p-staged:note"
+        "custom-all-reduce:warning nccl-path:warning sockets:warning p2p-tested:note p2p-staged:note multicast:note"
     );
     let custom = of_rule(&m, "custom-all-reduce");
     assert!(custom.title.contains("vLLM and SGLang turn their custom all-reduce off: 8 GPUs"), "{}", custom.title);
@@ -52,34 +52,31 @@ fn common_machines() {
     let cases: [(&[&str], &str); 8] = [
         (
             &["h200-x2/topo-m.txt", "h200-x2/pcie.csv", "h200-x2/topo-p2p-r.txt"],
-            "p2p-tested:note custom-all-reduce:good",
+            "p2p-tested:note virtual-machine:note custom-all-reduce:good",
         ),
         (&["2x3090-phb.txt"], "p2p-off:warning custom-all-reduce:note multicast:note persistence:note"),
         (
             &["4x4090-two-sockets.txt"],
-            "custom-all-reduce:warning nccl-path:warning sockets:warning link-width:warning multicast:note p2p-off:note asymmetric:note",
+            "p2p-off:warning custom-all-reduce:warning link-width:warning sockets:warning multicast:note",
         ),
         (&["8xh100-nv18.txt"], "custom-all-reduce:good"),
-        (
-            &["4x3090-nv4.txt"],
-            "custom-all-reduce:warning nccl-path:warning p2p-off:warning multicast:note p2p-tested:note",
-        ),
+        (&["4x3090-nv4.txt"], "p2p-off:warning custom-all-reduce:warning p2p-tested:note multicast:note"),
         (
             &["8xa6000-switches.txt"],
-            "custom-all-reduce:warning nccl-path:warning sockets:warning multicast:note p2p-tested:note write-collapse:note",
+            "custom-all-reduce:warning nccl-path:warning sockets:warning p2p-tested:note multicast:note write-collapse:note",
         ),
         (
             &["vm-4xl40s.txt"],
-            "custom-all-reduce:warning nccl-path:warning multicast:note p2p-tested:note virtual-machine:note",
+            "custom-all-reduce:warning nccl-path:warning p2p-tested:note multicast:note virtual-machine:note",
         ),
         (
             &["2xa6000-q.txt"],
-            "link-width:warning bar1:warning multicast:note link-speed:note asymmetric:note power:note persistence:note",
+            "link-width:warning bar1:warning link-speed:note paths-unknown:note multicast:note power:note persistence:note",
         ),
     ];
-    for (names, wanted) in cases {
-        assert_eq!(rules(&machine(names)), wanted, "{names:?}");
-    }
+    let found = cases.map(|(names, wanted)| (names, rules(&machine(names)), wanted));
+    let wrong: Vec<_> = found.iter().filter(|(_, found, wanted)| found != wanted).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
@@ -94,6 +91,10 @@ fn every_verdict_has_evidence_a_reason_and_something_to_do() {
         &["2xa6000-q.txt"],
         &["bandwidth-2x5090.txt"],
         &["vm-4xl40s.txt"],
+        &["windows-2-cards.txt"],
+        &["3060-q.txt"],
+        &["8x4090-switches.txt"],
+        &["bandwidth-2x4090-no-peers.txt"],
     ] {
         all.extend(verdicts(&machine(names)));
     }
@@ -111,7 +112,7 @@ fn every_verdict_has_evidence_a_reason_and_something_to_do() {
     let mut rules: Vec<_> = all.iter().map(|v| v.rule).collect();
     rules.sort_unstable();
     rules.dedup();
-    assert_eq!(rules.len(), 21, "{rules:?}");
+    assert_eq!(rules.len(), 23, "{rules:?}");
 }
 
 /// A machine with everything wrong that can be.
@@ -157,8 +158,8 @@ fn troubled() -> Machine {
 #[test]
 fn trouble_is_found_and_the_worst_comes_first() {
     let found = rules(&troubled());
-    let wanted = "p2p-tested:error iommu:error acs:error link-width:error link-speed:error custom-all-reduce:warning \
-                  nccl-path:warning sockets:warning bar1:warning mig:warning shared-memory:warning multicast:note \
+    let wanted = "p2p-tested:error iommu:error acs:error link-speed:error custom-all-reduce:warning \
+                  nccl-path:warning link-width:warning sockets:warning bar1:warning mig:warning shared-memory:warning multicast:note \
                   write-collapse:note power:note persistence:note memlock:note hugepages:note virtual-machine:note";
     assert_eq!(found, wanted);
     assert_eq!(
@@ -176,7 +177,7 @@ fn peer_access_slower_than_none_is_an_error() {
     let m = machine(&["bandwidth-2x5090.txt"]);
     let staged = of_rule(&m, "p2p-staged");
     assert_eq!(staged.severity, Severity::Error);
-    assert!(staged.title.contains("9.9 GB/s at the worst"), "{}", staged.title);
+    assert!(staged.title.contains("takes a detour: 9.9 GB/s"), "{}", staged.title);
     assert_eq!(staged.evidence[1].fact, "GPU0 to GPU1 through host memory: 39.8 GB/s");
     let mut quick = m.clone();
     quick.p2p.measured_gb_s = Pairs::new(vec![vec![None, Some(54.0)], vec![Some(54.1), None]]).ok();
@@ -214,7 +215,7 @@ fn an_idle_link_is_no_fault_and_a_short_one_is() {
         (Severity::Warning, "GPU1: x8 instead of x16, 15.8 GB/s each way")
     );
     m.gpus[1].pcie = pcie(4, 1);
-    assert_eq!(of_rule(&m, "link-width").severity, Severity::Error);
+    assert_eq!(of_rule(&m, "link-width").severity, Severity::Warning, "slow, and not broken");
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn three_roots_with_a_shared_one_risk_collapse() {
 fn what_is_not_known_is_not_judged() {
     assert_eq!(rules(&Machine::default()), "");
     let gpus = (0..4).map(|index| Gpu { index, ..Gpu::default() }).collect();
-    assert_eq!(rules(&Machine { gpus, ..Machine::default() }), "");
+    assert_eq!(rules(&Machine { gpus, ..Machine::default() }), "paths-unknown:note");
     let mut m = machine(&["8xa6000-switches.txt"]);
     m.p2p.read = Some(Pairs::from_fn(8, |a, b| if a == b { P2pState::Itself } else { P2pState::DisabledByRegistry }));
     let off = of_rule(&m, "p2p-off");

@@ -14,7 +14,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("cuda", &["collective", "gguf", "model"]),
     ("ceiling", &["collective", "gguf", "model", "topology"]),
     ("engine", &["gguf", "model", "text"]),
-    ("report", &["topology"]),
+    ("report", &["ceiling", "topology"]),
     ("server", &["engine", "model", "text"]),
     (
         "cli",

@@ -5,9 +5,11 @@ use crate::args::{DeviceArgs, DraftArgs, ModelArgs, SamplingArgs, Source, SplitA
 use crate::backend::Place;
 use crate::commands::chat::{self, Chat};
 use crate::demo;
+use crate::drafts;
 use crate::error::{Error, failure, input};
+use crate::form::{Form, FormArgs};
 use crate::interrupt::{self, Answer};
-use crate::limits::{DRAFT_MAX, PROMPT_BYTES_MAX};
+use crate::limits::PROMPT_BYTES_MAX;
 use crate::load::{self, Loaded, ROWS, at_file, capacity};
 use crate::output::{self, per_second};
 use crate::progress::OfPrompt;
@@ -22,6 +24,7 @@ use std::time::Instant;
 use tombolo_engine::{EngineError, Event, Reason, Request, Runner, Tally};
 use tombolo_gguf::Gguf;
 use tombolo_model::{Capacity, Config, Sampling};
+use tombolo_text::grammar::Reasoning;
 use tombolo_text::output::{Dialect, OutputParser, ToolCall, Tools};
 use tombolo_text::{ChatTemplate, Conversation, Message, TextError, Tokenizer};
 
@@ -57,6 +60,8 @@ pub(crate) struct RunArgs {
     /// JSON file with the tools that the model may call, as a request's "tools"; their calls are shown, not carried out
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "no_chat"])]
     tools: Option<PathBuf>,
+    #[command(flatten)]
+    form: FormArgs,
     /// Do not stop at the tokens that end an answer
     #[arg(long)]
     ignore_eos: bool,
@@ -188,6 +193,8 @@ pub(crate) struct Session {
     pub(crate) dialect: Option<Dialect>,
     /// What it may call.
     pub(crate) tools: Vec<serde_json::Value>,
+    /// What its answers are held to.
+    pub(crate) form: Option<Form>,
 }
 
 /// What an answer is to be given to.
@@ -195,11 +202,13 @@ pub(crate) struct Question {
     pub(crate) ids: Vec<u32>,
     /// It ends inside the reasoning that the answer goes on with.
     pub(crate) opens_reasoning: bool,
+    /// Whether the answer reasons before what it may be held to.
+    pub(crate) reasoning: Reasoning,
 }
 
 impl From<Vec<u32>> for Question {
     fn from(ids: Vec<u32>) -> Self {
-        Self { ids, opens_reasoning: false }
+        Self { ids, opens_reasoning: false, reasoning: Reasoning::None }
     }
 }
 
@@ -211,19 +220,20 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let gguf = load::open(&source)?;
     let config = load::drafting_config(&gguf, args.device.dense_attention)?;
     let tokenizer = match Tokenizer::from_metadata(gguf.metadata()) {
-        Ok(tokenizer) => Some(tokenizer),
+        // It lives as long as the program, as forms want it.
+        Ok(tokenizer) => Some(&*Box::leak(Box::new(tokenizer))),
         // Ids need none.
         Err(_) if args.tokens.is_some() => None,
         Err(error) => return Err(at_file(&gguf, &error)),
     };
-    for warning in tokenizer.iter().filter(|_| args.tokens.is_none()).flat_map(Tokenizer::warnings) {
+    for warning in tokenizer.into_iter().filter(|_| args.tokens.is_none()).flat_map(Tokenizer::warnings) {
         output::say_safely(&format!("warning: {warning}"));
     }
-    let template = match &tokenizer {
+    let template = match tokenizer {
         Some(tokenizer) if args.chats(&source) => template(&gguf, tokenizer, args)?,
         _ => None,
     };
-    if let Some(tokenizer) = tokenizer.as_ref().filter(|_| args.tokens.is_none()) {
+    if let Some(tokenizer) = tokenizer.filter(|_| args.tokens.is_none()) {
         check_vocabulary(&gguf, tokenizer, &config)?;
     }
     let prompt = prompt(args)?;
@@ -231,7 +241,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if prompt.is_none() && args.tokens.is_none() && args.json {
         return Err(input("--json prints one answer, not a chat: give a prompt by -p, or on standard input"));
     }
-    let question = match (&args.tokens, &prompt, &tokenizer) {
+    let form = tokenizer.map_or(Ok(None), |tokenizer| args.form.compiled(tokenizer))?;
+    let question = match (&args.tokens, &prompt, tokenizer) {
         (Some(ids), _, _) => Some(ids.0.clone().into()),
         (None, Some(text), Some(tokenizer)) => Some(encode(text, &gguf, tokenizer, template.as_ref(), &tools, args)?),
         _ => None,
@@ -242,20 +253,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     let (choice, _) = load::plan(&gguf, &config, &args.device, &args.split)?;
     let is_cpu = matches!(choice.place, Place::Cpu { .. });
-    let drafts = drafts(args.draft.draft_max, &gguf, &config, is_cpu)?;
-    let config = if drafts == 0 { config.without_draft() } else { config };
+    let (drafts, config) = drafts::choose(&args.draft, &gguf, config, is_cpu)?;
     let rows = if is_cpu { CPU_ROWS } else { ROWS };
-    let capacity = Capacity { logits: 1 + drafts, ..capacity(rows, 1, context) };
+    let capacity = Capacity { logits: 1 + drafts.most(), ..capacity(rows, 1, context) };
     let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
     let loaded = loaded.scheduled(1, true, drafts);
     loaded.print_summary();
     print_sampling(&sampling);
     let predict = args.predict.unwrap_or(if source == Source::Demo { demo::PREDICT } else { usize::MAX });
-    let ends = tokenizer.as_ref().filter(|_| !args.ignore_eos).map(|t| t.end_of_generation().to_vec());
+    let ends = tokenizer.filter(|_| !args.ignore_eos).map(|t| t.end_of_generation().to_vec());
     let dialect = template.as_ref().map(ChatTemplate::dialect);
     let ends = ends.unwrap_or_default();
-    let mut session = Session { loaded, sampling, predict, ends: ends.into(), dialect, tools };
-    let question = match (question, &tokenizer, template) {
+    let mut session = Session { loaded, sampling, predict, ends: ends.into(), dialect, tools, form };
+    let question = match (question, tokenizer, template) {
         (Some(question), _, template) => {
             if let Some(text) = prompt.filter(|_| template.is_none() && !args.json) {
                 show_beginning(&text)?;
@@ -267,7 +277,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         }
         (None, None, _) => unreachable!("without a tokenizer there are ids"),
     };
-    let tokenizer = tokenizer.as_ref().filter(|_| args.tokens.is_none());
+    let tokenizer = tokenizer.filter(|_| args.tokens.is_none());
     let report = session.answer(&question, tokenizer, !args.json)?;
     if args.json {
         let line = serde_json::to_string(&report).map_err(failure)?;
@@ -275,20 +285,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     report.print_summary();
     Ok(if report.was_interrupted() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
-}
-
-/// Tokens that will be drafted for a step: what was asked for, if it can be.
-pub(crate) fn drafts(asked: Option<usize>, gguf: &Gguf, config: &Config, is_cpu: bool) -> Result<usize, Error> {
-    match asked {
-        Some(n) if n > DRAFT_MAX => Err(input(format!("--draft-max {n}: {DRAFT_MAX} at most"))),
-        Some(n) if n > 0 && config.draft.is_none() => {
-            Err(at_file(gguf, &format!("--draft-max {n}: the model has no block that drafts tokens (MTP)")))
-        }
-        Some(n) if n > 0 && !is_cpu => {
-            Err(input(format!("--draft-max {n}: drafts are not computed on GPUs yet; --device cpu does")))
-        }
-        asked => Ok(if config.draft.is_some() && is_cpu { asked.unwrap_or(1) } else { 0 }),
-    }
 }
 
 /// What is in force; with the seed, so that an answer can be had again.
@@ -422,7 +418,7 @@ pub(crate) fn rendered(
         if ids.is_empty() {
             return Err(TextError::Template("it makes nothing of the messages".into()));
         }
-        Ok(Question { ids, opens_reasoning: prompt.opens_reasoning() })
+        Ok(Question { ids, opens_reasoning: prompt.opens_reasoning(), reasoning: template.reasoning(&prompt) })
     });
     encoded.map_err(|e| match e {
         TextError::NoThread(_) => failure(e),
@@ -455,6 +451,7 @@ impl Session {
         let mut request = Request::new(ids.to_vec(), self.predict, self.sampling);
         let ends = self.ends.clone();
         request.stop = ends.clone();
+        request.extra = self.form.as_ref().map(|form| form.extra(question.reasoning));
         let prompt_tokens = ids.len();
         let mut run_tokens = prompt_tokens;
         let ended = self.run(request, |happened| {
@@ -485,6 +482,12 @@ impl Session {
             Reason::Stop => "stop",
             Reason::Length if tokens.len() >= self.predict => "length",
             Reason::Length => "context full",
+            Reason::NotNumbers if self.form.is_some() => {
+                let count = tokens.len();
+                return Err(failure(format!(
+                    "after {count} tokens, the answer cannot be held to its form any further"
+                )));
+            }
             Reason::NotNumbers => {
                 let (count, what) = (tokens.len(), EngineError::NotNumbers);
                 return Err(failure(format!("after {count} tokens of the answer, {what}")));

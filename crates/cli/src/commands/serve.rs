@@ -3,8 +3,9 @@
 
 use crate::args::{DeviceArgs, DraftArgs, ModelArgs, Source, SplitArgs, count};
 use crate::backend::Place;
-use crate::commands::run::{CPU_ROWS, check_vocabulary, drafts};
+use crate::commands::run::{CPU_ROWS, check_vocabulary};
 use crate::demo;
+use crate::drafts;
 use crate::error::{Error, failure, input};
 use crate::limits::SEQUENCES_MAX;
 use crate::load::{self, Loaded, ROWS, at_file};
@@ -171,11 +172,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
     let context = load::context(args.context, &config)?;
     let (choice, _) = load::plan(&gguf, &config, &args.device, &args.split)?;
     let is_cpu = matches!(choice.place, Place::Cpu { .. });
-    let draft_max = drafts(args.draft.draft_max, &gguf, &config, is_cpu)?;
-    let config = if draft_max == 0 { config.without_draft() } else { config };
-    let capacity = capacity(args, &gguf, &config, is_cpu, context, draft_max)?;
+    let (drafts, config) = drafts::choose(&args.draft, &gguf, config, is_cpu)?;
+    let capacity = capacity(args, &gguf, &config, is_cpu, context, drafts.most())?;
     let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
-    let loaded = loaded.scheduled(args.max_waiting.max(1), !args.no_enable_prefix_caching, draft_max);
+    let loaded = loaded.scheduled(args.max_waiting.max(1), !args.no_enable_prefix_caching, drafts);
     loaded.print_summary();
     print_settings(&loaded);
     let names = if args.served_model_name.is_empty() { vec![name(&source)] } else { args.served_model_name.clone() };

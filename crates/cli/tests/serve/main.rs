@@ -5,7 +5,6 @@ mod api;
 mod bench;
 mod client;
 #[path = "../common/mod.rs"]
-#[allow(dead_code)]
 mod common;
 mod crowd;
 mod hostile;

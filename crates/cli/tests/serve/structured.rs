@@ -145,6 +145,34 @@ fn forms_go_together_with_everything() {
     assert_eq!(served.when_idle(), 0.0);
 }
 
+/// Whoever gives its blocks up to others and is run again goes on where it was in its form.
+#[test]
+fn forms_outlast_preemption() {
+    let served = Served::start(&["-c", "512", "--kv-cache-tokens", "512", "--max-num-seqs", "4"]);
+    let list = json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 100, "maxItems": 100});
+    let ask = |seed: usize| {
+        let body = hi(with(by_schema(&list), json!({"seed": seed, "max_tokens": 480})));
+        let text = content(&served.chat(&body));
+        assert_eq!(serde_json::from_str::<Vec<u8>>(&text).unwrap().len(), 100, "{text}");
+        text
+    };
+    let alone: Vec<String> = (0..4).map(ask).collect();
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..4)
+            .map(|seed| {
+                scope.spawn({
+                    let ask = &ask;
+                    move || ask(seed)
+                })
+            })
+            .collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    assert_eq!(alone, together);
+    assert!(served.metric("vllm:num_preemptions_total") > 0.0);
+    assert_eq!(served.when_idle(), 0.0);
+}
+
 const GLM: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<arg_key>";
 const HERMES: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<tool_call>";
 const CODER: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<tool_call><function=";
@@ -280,14 +308,14 @@ fn what_cannot_be_is_refused_beside_a_stream() {
             assert!(error["param"].as_str().is_some_and(|param| param.starts_with(field)), "{shown}: {error}");
             let message = error["message"].as_str().unwrap();
             assert!(message.len() < 1000 && !message.contains(['\n', '\u{1b}']), "{shown}: {message}");
-            assert!(started.elapsed() < Duration::from_secs(20), "{shown}: {:?}", started.elapsed());
+            assert!(started.elapsed() < Duration::from_secs(50), "{shown}: {:?}", started.elapsed());
         }
         for more in &either {
             let started = Instant::now();
             let answer = served.complete(&with(json!({"prompt": "a", "max_tokens": 8}), more.clone()));
             let shown: String = more.to_string().chars().take(100).collect();
             assert!([200, 400].contains(&answer.status), "{shown}: {}", answer.body);
-            assert!(started.elapsed() < Duration::from_secs(20), "{shown}: {:?}", started.elapsed());
+            assert!(started.elapsed() < Duration::from_secs(50), "{shown}: {:?}", started.elapsed());
         }
         // Many, none like another: what is kept of them is bounded.
         let memory = || {

@@ -61,6 +61,7 @@ fn heads_are_limited_and_whole() {
         let answer = served.raw(bytes.as_bytes());
         assert!(statuses.contains(&answer.status), "{id} {}: {answer:?}", &bytes[..bytes.len().min(80)]);
     }
+    assert!(served.raw(get("").replace("GET", "TRACE").as_bytes()).head.contains("allow: "));
     let both = format!(
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         BODY.len()

@@ -56,8 +56,7 @@ pub(crate) struct Generation {
     pub(crate) cache_salt: Option<String>,
     /// Lower ones go first.
     pub(crate) priority: Option<i32>,
-    /// What the text is to be: `{"type": "text"}`, `{"type": "json_object"}` or
-    /// `{"type": "json_schema", "json_schema": {"schema": …}}`.
+    /// What the answer is to be, by its `type`: `text`, `json_object`, or `json_schema` with a schema.
     pub(crate) response_format: Option<Value>,
     /// The same, as vLLM spells it: one of `json`, `json_object`, `regex`, `choice` and `grammar`.
     pub(crate) structured_outputs: Option<Value>,

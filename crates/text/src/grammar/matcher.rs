@@ -40,11 +40,13 @@ impl Tokens {
             others[id as usize / 32] &= !(1 << (id % 32));
         }
         if let Some(last) = others.last_mut()
-            && count % 32 > 0
+            && !count.is_multiple_of(32)
         {
             *last &= (1 << (count % 32)) - 1;
         }
-        let think = (0..count as u32).find(|id| tokenizer.piece(*id) == THINK.as_bytes());
+        // One that is not shown would not be told from the answer.
+        let is_think = |id: &u32| tokenizer.piece(*id) == THINK.as_bytes() && !tokenizer.is_control(*id);
+        let think = (0..count as u32).find(is_think);
         Self { tokenizer, ends, others, think }
     }
 }

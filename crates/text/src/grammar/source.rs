@@ -1,7 +1,7 @@
 //! What an answer is to be, as a request has it: sizes are checked here, the rest when it is compiled.
 
-use super::GrammarError;
 use super::check::{check_grammar, check_schema, check_size};
+use super::{GrammarError, gbnf};
 use crate::limits;
 use llguidance::api::TopLevelGrammar;
 use llguidance::regex_to_lark;
@@ -77,9 +77,10 @@ impl Source {
         Ok(Self { kind: Kind::Regex, text: format!("(?:{any})") })
     }
 
-    /// What a grammar derives from `start`, in llguidance's variant of Lark: rules in lower case and terminals in upper
-    /// case, with `|`, `( )`, `?`, `*`, `+`, `{m,n}`, texts in quotes, `/regular expressions/`, `%json {schema}`, and
-    /// control tokens as `<spelling>`.
+    /// What a grammar derives. Either from `start`, in llguidance's variant of Lark: rules in lower case and terminals in
+    /// upper case, with `|`, `( )`, `?`, `*`, `+`, `{m,n}`, texts in quotes, `/regular expressions/`, `%json {schema}`, and
+    /// control tokens as `<spelling>`. Or from `root`, in GBNF, llama.cpp's: `root ::= …`, with the same operators, texts
+    /// and classes of characters.
     ///
     /// # Errors
     /// [`GrammarError::Invalid`] for an empty one; [`GrammarError::TooMany`] beyond [`limits`].
@@ -102,6 +103,7 @@ impl Source {
             }
             // What people mean by digits is 0 to 9.
             Kind::Regex => TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(&self.text, "dws"))),
+            Kind::Lark if gbnf::is_gbnf(&self.text) => TopLevelGrammar::from_lark(gbnf::to_lark(&self.text)?),
             Kind::Lark => {
                 check_grammar(&self.text)?;
                 TopLevelGrammar::from_lark(self.text.clone())

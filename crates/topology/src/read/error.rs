@@ -84,6 +84,24 @@ pub enum Fault {
         /// What would be right.
         possible: &'static str,
     },
+    /// A word that a program has shortened.
+    #[error("`{word}` between GPU{row} and GPU{column} is cut short: paste the row whole")]
+    Cut {
+        /// The word.
+        word: String,
+        /// The row's GPU.
+        row: u32,
+        /// The column's GPU.
+        column: u32,
+    },
+    /// A GPU's name with a letter for a digit.
+    #[error(
+        "`{0}` is no GPU: a letter stands where a digit belongs, as text recognition does it; paste text, not a picture of it"
+    )]
+    Letter(String),
+    /// A text of another maker's tool.
+    #[error("this is of AMD's tools; only machines with NVIDIA GPUs are understood")]
+    Amd,
     /// `X` where two GPUs meet, or something else where one meets itself.
     #[error("GPU{row} and GPU{column}: `X` stands for a GPU itself and only there")]
     Diagonal {
@@ -139,6 +157,23 @@ pub enum Fault {
     Contradiction {
         /// Of what.
         what: String,
+        /// Here.
+        here: String,
+        /// There.
+        there: String,
+        /// Where that is.
+        origin: String,
+    },
+    /// Two matrices name different paths for one pair.
+    #[error(
+        "GPU{a} to GPU{b} is {here}, and {there} according to {origin}: these are two machines, or two states of one; give the \
+         matrix of today only (one of `topo -mp`, which leaves NVLink out, needs its command above it)"
+    )]
+    Paths {
+        /// One GPU.
+        a: u32,
+        /// The other.
+        b: u32,
         /// Here.
         here: String,
         /// There.

@@ -16,19 +16,44 @@ pub(crate) enum Json {
     Record(Box<Part>, Option<(usize, String)>),
 }
 
-/// Whether a text is JSON.
-pub(crate) fn is(text: &str) -> bool {
-    text.trim_start_matches('\u{feff}').trim_start().starts_with('{')
+/// The JSON of a text: from its first line that begins with a brace to the last brace. Whether something else stands around
+/// it, and how many lines stand before it. `None` if the text is no JSON.
+pub(crate) fn of(text: &str) -> Option<(&str, bool, usize)> {
+    let text = text.trim_start_matches('\u{feff}');
+    let mut start = 0;
+    let mut before = 0;
+    for line in text.split_inclusive('\n') {
+        if line.trim_start().starts_with('{') {
+            break;
+        }
+        start += line.len();
+        before += 1;
+    }
+    let (head, rest) = text.split_at_checked(start)?;
+    let is_ours = head.trim().is_empty() || rest.contains("\"gpus\"") || rest.contains("\"observed\"");
+    if rest.is_empty() || !is_ours {
+        return None;
+    }
+    let end = rest.rfind('}').map_or(rest.len(), |at| at + 1);
+    let (body, tail) = rest.split_at_checked(end)?;
+    let noise = |text: &str| text.lines().any(|line| !line.trim().is_empty() && !line.trim().starts_with("```"));
+    Some((body, noise(head) || noise(tail), before))
 }
 
-/// Reads a JSON text.
-pub(crate) fn read(file: &str, text: &str) -> Result<Json, ReadError> {
-    let text = text.trim_start_matches('\u{feff}');
+/// Reads a JSON text that `before` lines stand above.
+pub(crate) fn read(file: &str, text: &str, before: usize) -> Result<Json, ReadError> {
     let at = |error: serde_json::Error| {
-        let line = Some(error.line()).filter(|l| *l > 0);
+        let line = Some(error.line()).filter(|l| *l > 0).map(|l| l + before);
         ReadError::new(file, line, Fault::Json(error.to_string()))
     };
     let mut value: Value = serde_json::from_str(text).map_err(at)?;
+    let other = |what: &str| Err(ReadError::new(file, None, Fault::Json(what.into())));
+    if value.get("placements").is_some() {
+        return other("it is what `tombolo plan --json` prints; give what `tombolo doctor --json` prints");
+    }
+    if value.get("model_type").is_some() {
+        return other("it is a model's config.json, which `tombolo plan` takes");
+    }
     if value.get("gpus").is_some() {
         let machine: Machine = serde_json::from_str(text).map_err(at)?;
         return checked(file, machine);

@@ -4,6 +4,7 @@
 use super::error::{Fault, ReadError};
 use super::lines::Line;
 use super::part::{Found, Key, Part, Table};
+use crate::gpus;
 use crate::limits::{DEPTH_MAX, GPUS_MAX, NAME_CHARS_MAX};
 use crate::link::Pairs;
 use crate::machine::Gpu;
@@ -64,6 +65,12 @@ pub(crate) fn read(file: &str, lines: &[Line]) -> Result<(Part, usize), ReadErro
         }
     }
     let mut part = part(places);
+    let bare = |found: &Found| found.gpu.name.as_deref().is_some_and(gpus::without_nvlink);
+    if part.gpus.len() > 1 && !part.gpus.iter().all(bare) {
+        part.notes.push(format!(
+            "{file}: `lspci` shows no NVLinks; where there may be some, paste `nvidia-smi topo -m` along"
+        ));
+    }
     if branches.iter().any(|branch| branch.open) {
         part.notes.push(format!("{file}, line {}: the PCI tree is not there to its end", lines[0].number));
     }
@@ -139,8 +146,10 @@ fn gpu(context: &Context, device: &str, description: &str, line: usize) -> Optio
         return None;
     }
     let name = product.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(name, _)| name);
+    // An `lspci` older than the card prints `Device 2684`.
+    let by_number = || product.strip_prefix("Device ").and_then(gpus::name_of_device);
     let gpu = Gpu {
-        name: name.map(|n| n.chars().take(NAME_CHARS_MAX).collect()),
+        name: name.or_else(by_number).map(|n| n.chars().take(NAME_CHARS_MAX).collect()),
         pci_bus_id: Some(device.to_string()),
         pci_path: Some(context.bridges.clone()),
         ..Gpu::default()

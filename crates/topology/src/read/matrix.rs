@@ -37,7 +37,11 @@ impl Matrix {
             for (b, word) in row.cells.iter().enumerate() {
                 let (from, to) = (self.gpus[a], self.gpus[b]);
                 let value = read(word).ok_or_else(|| {
-                    let fault = Fault::Word { word: word.clone(), row: from, column: to, possible };
+                    let word = word.clone();
+                    let fault = match is_cut(&word) {
+                        true => Fault::Cut { word, row: from, column: to },
+                        false => Fault::Word { word, row: from, column: to, possible },
+                    };
                     ReadError::new(file, row.line, fault)
                 })?;
                 if (value == *itself) != (a == b) {
@@ -77,6 +81,8 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<String>,
     /// What stands right of the matrix, column by column where they can be told apart.
     pub(crate) rest: Vec<String>,
+    /// Whether nothing stands there, or only `N/A`.
+    pub(crate) bare: bool,
 }
 
 /// What may stand right of a matrix, as a first line names it.
@@ -91,6 +97,31 @@ pub(crate) fn gpu_number(word: &str) -> Option<u32> {
     let digits = word.strip_prefix("GPU")?;
     (digits.len() <= 4 && !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
         .then(|| digits.parse().ok())?
+}
+
+/// Whether a program has shortened a word: `PH...`.
+fn is_cut(word: &str) -> bool {
+    word.ends_with("...") || word.ends_with('…')
+}
+
+/// Whether a title that a first line names may be this one, cut short.
+fn means(word: &str, title: &str) -> bool {
+    let start = word.trim_end_matches('…').trim_end_matches("...");
+    word == title || is_cut(word) && title.starts_with(start)
+}
+
+/// A GPU's name with a letter where a digit belongs, as text recognition writes it (`GPUO`), in a line that is of a matrix.
+pub(crate) fn misread(line: &Line) -> Option<String> {
+    let words = words(line);
+    let letter = |w: &&&str| {
+        let rest = w.strip_prefix("GPU").filter(|rest| (1..=4).contains(&rest.len()));
+        rest.is_some_and(|rest| {
+            gpu_number(w).is_none() && rest.chars().all(|c| c.is_ascii_digit() || matches!(c, 'O' | 'o' | 'l' | 'I'))
+        })
+    };
+    let found = words.iter().find(letter)?;
+    let others = words.iter().any(|w| gpu_number(w).is_some() || is_class(w));
+    others.then(|| (*found).to_string())
 }
 
 /// Words of a line, where `|` parts cells as in a table of Markdown.
@@ -181,7 +212,11 @@ fn doubt_cut(rows: &mut [Option<Row>], last: Option<&Line>) {
 /// The columns that a first line names, and the titles right of them.
 fn columns<'a>(words: &[&'a str]) -> (Vec<&'a str>, Vec<&'static str>) {
     let first_title = (0..words.len()).find(|&at| {
-        let starts = |title: &[&str]| words[at] == title[0] && words.get(at + 1).is_none_or(|w| *w == title[1]);
+        let starts = |title: &[&str]| {
+            let next = words.get(at + 1);
+            words[at] == title[0] && next.is_none_or(|w| means(w, title[1]))
+                || is_cut(words[at]) && at > 0 && next.is_none()
+        };
         TITLES.iter().any(|(_, title)| starts(title))
     });
     let end = first_title.unwrap_or(words.len());
@@ -203,6 +238,14 @@ fn row(
         return Err(ReadError::new(file, line.number, wrong(words.len() - 1)));
     }
     let (cells, rest) = words[1..].split_at(columns.len());
+    // A list of processors among the cells, or anything but a class below an adapter: cells are missing.
+    let shifted = columns.iter().zip(cells).any(|(column, cell)| {
+        let list = cell.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b',')) && cell.len() > 1;
+        list || gpu_number(column).is_none() && !is_class(cell) && !is_cut(cell)
+    });
+    if shifted {
+        return Err(ReadError::new(file, line.number, wrong(cells.iter().filter(|w| is_class(w)).count())));
+    }
     // A class further right means that the first line has lost a column, and all cells would stand one off.
     let extra = rest.iter().filter(|w| is_class(w)).count();
     if extra > 0 {
@@ -213,6 +256,8 @@ fn row(
         line: line.number,
         cells: of_gpus.map(|(_, cell)| (*cell).to_string()).collect(),
         rest: right_of(line, columns.len(), rest, titles),
+        // The last word may be cut.
+        bare: rest.iter().all(|w| "N/A".starts_with(w)),
     })
 }
 

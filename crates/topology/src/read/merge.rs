@@ -54,10 +54,13 @@ impl Merge {
                 machine.gpus.push(Gpu { index, ..Gpu::default() });
             }
         }
-        // Stated classes go before those computed from a tree.
-        self.parts.sort_by_key(|(_, part)| part.computed);
+        // Stated classes go before those computed from a tree, and a matrix with NVLink before one that leaves it out.
+        self.parts.sort_by_key(|(_, part)| (part.computed, part.without_nvlink));
         for (file, part) in &self.parts {
             add_part(&mut machine, &roster, file, part)?;
+        }
+        for (file, part) in self.parts.iter().filter(|(_, part)| part.peers.is_some()) {
+            add_peers(&mut machine, &roster, file, part)?;
         }
         if let Some((file, count, name)) = &self.cards {
             name_cards(&mut machine, file, *count, name)?;
@@ -168,7 +171,7 @@ fn add_part(machine: &mut Machine, roster: &Roster, file: &str, part: &Part) -> 
         add_gpu(machine, at, file, found)?;
     }
     if let Some(table) = &part.links {
-        add_links(machine, roster, file, table, part.computed)?;
+        add_links(machine, roster, file, table, part)?;
     }
     for (capability, table) in &part.p2p {
         add_p2p(machine, roster, file, *capability, table)?;
@@ -187,6 +190,11 @@ fn add_part(machine: &mut Machine, roster: &Roster, file: &str, part: &Part) -> 
         machine.origin.insert(name.into(), place(file, table.lines.first().copied()));
     }
     add_host(machine, file, part);
+    for (key, line) in [("no affinity", part.no_affinity), ("windows", part.windows)] {
+        if line.is_some() {
+            machine.origin.entry(key.into()).or_insert_with(|| place(file, line));
+        }
+    }
     for nic in &part.nics {
         if !machine.nics.contains(nic) {
             machine.nics.push(nic.clone());
@@ -206,7 +214,7 @@ fn add_host(machine: &mut Machine, file: &str, part: &Part) {
 
 /// Fills what is `None`, and refuses what differs. Facts that change from one second to the next are overwritten.
 fn add_gpu(machine: &mut Machine, at: usize, file: &str, found: &Found) -> Result<(), ReadError> {
-    let mut facts: Vec<&str> = Vec::new();
+    let (mut facts, mut notes): (Vec<&str>, Vec<String>) = (Vec::new(), Vec::new());
     let index = machine.gpus[at].index;
     let origin = machine.origin.clone();
     let gpu = &mut machine.gpus[at];
@@ -255,7 +263,21 @@ fn add_gpu(machine: &mut Machine, at: usize, file: &str, found: &Found) -> Resul
     same!("best PCIe generation", pcie.gen_max);
     same!("best PCIe width", pcie.width_max);
     same!("BAR1", bar1_bytes);
-    last!("cpus", cpu_affinity);
+    match (&gpu.cpu_affinity, &found.gpu.cpu_affinity) {
+        (Some(old), Some(new)) if old != new => {
+            let known = origin.get(&format!("cpus[{at}]")).cloned().unwrap_or_else(|| "another text".into());
+            let here = place(file, Some(found.line).filter(|l| *l > 0));
+            notes.push(format!(
+                "the processors near GPU{index} are {old} according to {known} and {new} according to {here}: two machines, \
+                 or one in two states (a container, another BIOS setting)? The first is shown"
+            ));
+        }
+        (None, Some(new)) => {
+            gpu.cpu_affinity = Some(new.clone());
+            facts.push("cpus");
+        }
+        _ => {}
+    }
     last!("path", pci_path);
     last!("pcie", pcie.gen_gpu);
     last!("pcie", pcie.width_now);
@@ -276,6 +298,7 @@ fn add_gpu(machine: &mut Machine, at: usize, file: &str, found: &Found) -> Resul
     for fact in facts {
         machine.origin.entry(format!("{fact}[{at}]")).or_insert_with(|| place(file, line));
     }
+    notes.into_iter().for_each(|text| note(machine, text));
     Ok(())
 }
 
@@ -297,7 +320,7 @@ fn add_links(
     roster: &Roster,
     file: &str,
     table: &Table<Option<LinkClass>>,
-    computed: bool,
+    part: &Part,
 ) -> Result<(), ReadError> {
     let places = roster.places(file, table)?;
     let n = machine.len();
@@ -309,15 +332,13 @@ fn add_links(
         for (y, &b) in places.iter().enumerate().filter(|&(_, &b)| b != a) {
             let Some(new) = table.pairs.get(x, y).copied().flatten() else { continue };
             match rows[a][b] {
-                Some(old) if old == new || computed => {}
+                Some(old) if old == new || part.computed => {}
                 // `topo -mp` leaves NVLink out: both are right.
-                Some(old) if old.is_nvlink() != new.is_nvlink() => {
-                    rows[a][b] = Some(if old.is_nvlink() { old } else { new });
-                }
+                Some(old) if part.without_nvlink && old.is_nvlink() => {}
                 Some(old) => {
                     let origin = machine.origin.get(&format!("links[{a}]")).cloned().unwrap_or_default();
-                    let what = format!("the path from GPU{} to GPU{}", roster.indexes[a], roster.indexes[b]);
-                    let fault = Fault::Contradiction { what, here: new.to_string(), there: old.to_string(), origin };
+                    let (a, b) = (roster.indexes[a], roster.indexes[b]);
+                    let fault = Fault::Paths { a, b, here: new.to_string(), there: old.to_string(), origin };
                     return Err(ReadError::new(file, table.lines[x], fault));
                 }
                 None => rows[a][b] = Some(new),
@@ -359,6 +380,57 @@ fn add_p2p(
     Ok(())
 }
 
+/// Takes what a program was told by CUDA about peer access for what the driver's own table would say, where no text has
+/// that. What was measured between GPUs without peer access went through host memory, whatever the title says.
+fn add_peers(machine: &mut Machine, roster: &Roster, file: &str, part: &Part) -> Result<(), ReadError> {
+    let Some(table) = &part.peers else { return Ok(()) };
+    let places = roster.places(file, table)?;
+    let at = |gpu: usize| places.iter().position(|p| *p == gpu);
+    let said = |a: usize, b: usize| table.pairs.get(at(a)?, at(b)?).copied().flatten();
+    let n = machine.len();
+    let here = place(file, table.lines.first().copied());
+    match &machine.p2p.read {
+        None => {
+            machine.p2p.read = Some(Pairs::from_fn(n, |a, b| match said(a, b) {
+                _ if a == b => P2pState::Itself,
+                Some(true) => P2pState::Ok,
+                Some(false) => P2pState::NotSupported,
+                None => P2pState::Unknown,
+            }));
+            machine.origin.insert("p2p.read".into(), here);
+        }
+        Some(read) => {
+            let states = |a, b| read.get(a, b).copied().filter(|s| *s != P2pState::Unknown);
+            let differs =
+                |a, b| said(a, b).zip(states(a, b)).is_some_and(|(said, s)| a != b && said != (s == P2pState::Ok));
+            if let Some((a, b)) = (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).find(|&(a, b)| differs(a, b)) {
+                let word = |can| if can { "can" } else { "cannot" };
+                let (x, y) = (roster.indexes[a], roster.indexes[b]);
+                let (said, state) = (word(said(a, b) == Some(true)), states(a, b).map_or("?", P2pState::word));
+                note(
+                    machine,
+                    format!("{here}: GPU{x} {said} access GPU{y}, for which another text says {state}; that is taken"),
+                );
+            }
+        }
+    }
+    let (Some(with), Some(read)) = (machine.p2p.measured_gb_s.take(), &machine.p2p.read) else { return Ok(()) };
+    let off = |a, b| a != b && read.get(a, b).is_some_and(|s| !matches!(s, P2pState::Ok | P2pState::Unknown));
+    let cell = |t: &Pairs<Option<f64>>, a, b| t.get(a, b).copied().flatten();
+    let without = machine.p2p.staged_gb_s.take();
+    let staged = Pairs::from_fn(n, |a, b| {
+        without.as_ref().and_then(|t| cell(t, a, b)).or_else(|| cell(&with, a, b).filter(|_| off(a, b)))
+    });
+    let measured = Pairs::from_fn(n, |a, b| cell(&with, a, b).filter(|_| !off(a, b)));
+    if let Some(origin) = machine.origin.get("p2p.measured_gb_s").cloned() {
+        machine.origin.entry("p2p.staged_gb_s".into()).or_insert(origin);
+    }
+    let any = |t: &Pairs<Option<f64>>| t.pairs().any(|(_, _, v)| v.is_some());
+    machine.p2p.staged_gb_s = Some(staged).filter(|t| without.is_some() || any(t));
+    machine.p2p.measured_gb_s = Some(measured).filter(any);
+    Ok(())
+}
+
 /// Names the cards as a record of a deployment does, where no other text does.
 fn name_cards(machine: &mut Machine, file: &str, count: usize, name: &str) -> Result<(), ReadError> {
     if machine.is_empty() {
@@ -382,12 +454,25 @@ fn name_cards(machine: &mut Machine, file: &str, count: usize, name: &str) -> Re
 
 /// Notes what is missing, so that nobody takes a part for the whole.
 fn remark(machine: &mut Machine) {
-    let list = |gpus: Vec<u32>| gpus.iter().map(|i| format!("GPU{i}")).collect::<Vec<_>>().join(", ");
-    let last = machine.gpus.last().map_or(0, |g| g.index + 1);
-    let skipped: Vec<u32> = (0..last).filter(|i| !machine.gpus.iter().any(|g| g.index == *i)).take(GPUS_MAX).collect();
-    if !skipped.is_empty() {
-        note(machine, format!("a part of a machine: {} not in the texts", list(skipped)));
+    let mut skipped: Vec<(u32, u32)> = Vec::new();
+    let mut next = 0;
+    for gpu in &machine.gpus {
+        if gpu.index > next {
+            skipped.push((next, gpu.index - 1));
+        }
+        next = gpu.index + 1;
     }
+    if !skipped.is_empty() {
+        let run = |(first, last): &(u32, u32)| match last - first {
+            0 => format!("GPU{first}"),
+            1 => format!("GPU{first}, GPU{last}"),
+            2 => format!("GPU{first}, GPU{}, GPU{last}", first + 1),
+            _ => format!("GPU{first} to GPU{last}"),
+        };
+        let runs = skipped.iter().map(run).collect::<Vec<_>>().join(", ");
+        note(machine, format!("a part of a machine: {runs} not in the texts"));
+    }
+    let list = |gpus: Vec<u32>| gpus.iter().map(|i| format!("GPU{i}")).collect::<Vec<_>>().join(", ");
     let linked = |g: &&Gpu| g.pcie.gb_s().is_some();
     let without: Vec<u32> = machine.gpus.iter().filter(|g| !linked(g)).map(|g| g.index).collect();
     if !without.is_empty() && without.len() < machine.len() {

@@ -3,6 +3,7 @@
 
 use super::error::{Fault, ReadError};
 use super::part::{Found, Key, Part, Table, bus_id};
+use crate::gpus;
 use crate::limits::{DEPTH_MAX, GPUS_MAX, NAME_CHARS_MAX, XML_NODES_MAX};
 use crate::link::{LinkClass, NVLINKS_MAX, Pairs};
 use crate::machine::{Gpu, Pcie};
@@ -16,9 +17,10 @@ const SWITCH_CLASS: &str = "0x068000";
 /// Whether a text is such a file.
 pub(crate) fn is(text: &str) -> bool {
     let start = text.trim_start_matches('\u{feff}').trim_start();
-    start
-        .strip_prefix('<')
-        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '?' || c == '!'))
+    !super::lines::is_html(text)
+        && start
+            .strip_prefix('<')
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '?' || c == '!'))
 }
 
 /// One GPU of the file.
@@ -119,8 +121,11 @@ impl Reader<'_> {
             nvlinks.push((bus_id(target).unwrap_or_else(|| target.to_string()), count, is_switch));
         }
         let sm = node.attribute("sm").and_then(|sm| sm.parse::<u8>().ok());
+        let nvidia = pci.attribute("vendor").is_none_or(|v| v.eq_ignore_ascii_case("0x10de"));
+        let name = pci.attribute("device").filter(|_| nvidia).and_then(gpus::name_of_device);
         let gpu = Gpu {
             index,
+            name: name.map(String::from),
             pci_bus_id: Some(bus),
             numa_node: place.node,
             compute_capability: sm.map(|sm| (sm / 10, sm % 10)),
@@ -132,7 +137,7 @@ impl Reader<'_> {
             },
             ..Gpu::default()
         };
-        let found = Found { key: Key::Index(index), line: self.line(node), gpu, weak_name: false };
+        let found = Found { key: Key::Index(index), line: self.line(node), gpu, weak_name: true };
         Ok(Leaf { found, place: place.clone(), nvlinks })
     }
 }

@@ -44,6 +44,71 @@ pub(crate) fn device(line: &Line) -> Option<Found> {
     Some(Found { key: Key::Bus(bus), line: line.number, gpu, weak_name: false })
 }
 
+/// What a program was told about peer access from one device to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    from: usize,
+    to: usize,
+    can: bool,
+    line: usize,
+}
+
+/// A line that says whether a device can access another: `Device=0 CANNOT Access Peer Device=1`.
+pub(crate) fn access(line: &Line) -> Option<Access> {
+    let words = line.words();
+    let [from, verb, "Access", "Peer", to] = words[..] else { return None };
+    let number = |word: &str| word.strip_prefix("Device=")?.parse::<usize>().ok().filter(|n| *n < GPUS_MAX);
+    let can = match verb {
+        "CAN" => true,
+        "CANNOT" => false,
+        _ => return None,
+    };
+    Some(Access { from: number(from)?, to: number(to)?, can, line: line.number }).filter(|_| !line.cut)
+}
+
+/// The rows below `P2P Connectivity Matrix`: 1 where a device can access another, and its own column.
+pub(crate) fn connectivity(lines: &[Line]) -> Vec<Access> {
+    let mut found = Vec::new();
+    if lines[0].text.trim() != "P2P Connectivity Matrix" {
+        return found;
+    }
+    let Some(n) = lines.get(1).map(Line::words).filter(|w| w.first() == Some(&"D\\D")).map(|w| w.len() - 1) else {
+        return found;
+    };
+    for (from, line) in lines[2..].iter().take(n.min(GPUS_MAX)).enumerate() {
+        let words = line.words();
+        let bits = words.iter().skip(1).all(|w| matches!(*w, "0" | "1"));
+        // A damaged row says nothing, and the lines above it say the same.
+        if words.len() != n + 1 || words[0].parse() != Ok(from) || !bits {
+            break;
+        }
+        let cells = words[1..].iter().enumerate().filter(|&(to, _)| to != from);
+        found.extend(cells.map(|(to, w)| Access { from, to, can: *w == "1", line: line.number }));
+    }
+    found
+}
+
+/// All of them as a table; `devices` are those listed above. `None` without any. Where two say different things, none is
+/// taken.
+pub(crate) fn peers(said: &[Access], devices: &[Found]) -> Option<Part> {
+    let last = said.iter().map(|a| a.from.max(a.to)).chain(devices.iter().map(|d| d.gpu.index as usize)).max()?;
+    let n = (last + 1).min(GPUS_MAX);
+    let first = said.first()?.line;
+    let cell = |a: usize, b: usize| {
+        let mut of_pair = said.iter().filter(|s| (s.from, s.to) == (a, b)).map(|s| s.can);
+        let can = of_pair.next()?;
+        of_pair.all(|other| other == can).then_some(can)
+    };
+    let table = Table { keys: keys(n, devices), lines: vec![first; n], pairs: Pairs::from_fn(n, cell) };
+    Some(Part { peers: Some(table), ..Part::default() })
+}
+
+/// How the texts name the first `n` devices.
+fn keys(n: usize, devices: &[Found]) -> Vec<Key> {
+    let key = |at: usize| devices.iter().find(|d| d.gpu.index as usize == at).map_or(Key::Order(at), |d| d.key.clone());
+    (0..n).map(key).collect()
+}
+
 /// Reads the table below the title `lines[0]`; `devices` are those listed above. Gives the facts and the lines taken.
 pub(crate) fn read(file: &str, lines: &[Line], devices: &[Found]) -> Result<(Part, usize), ReadError> {
     let enabled = wanted(&lines[0].text).unwrap_or_default();
@@ -81,9 +146,8 @@ pub(crate) fn read(file: &str, lines: &[Line], devices: &[Found]) -> Result<(Par
         let fault = Fault::RowMissing { columns: n, missing: rows.len() as u32 };
         return Err(ReadError::new(file, header.number, fault));
     }
-    let key = |at: usize| devices.iter().find(|d| d.gpu.index as usize == at).map_or(Key::Order(at), |d| d.key.clone());
     if let Ok(pairs) = Pairs::new(rows) {
-        let table = Some(Table { keys: (0..n).map(key).collect(), lines: numbers, pairs });
+        let table = Some(Table { keys: keys(n, devices), lines: numbers, pairs });
         (if enabled { part.measured = table } else { part.staged = table });
     }
     Ok((part, 2 + n))

@@ -12,14 +12,22 @@ pub(crate) struct Part {
     pub(crate) links: Option<Table<Option<LinkClass>>>,
     /// Whether the classes were computed from a tree, so that a stated class goes before.
     pub(crate) computed: bool,
+    /// Whether the classes leave NVLink out on purpose, as `topo -mp` does.
+    pub(crate) without_nvlink: bool,
     /// What the driver says of peer access.
     pub(crate) p2p: Vec<(Capability, Table<P2pState>)>,
     /// Measured bandwidths in GB/s with peer access on and off.
     pub(crate) measured: Option<Table<Option<f64>>>,
     pub(crate) staged: Option<Table<Option<f64>>>,
+    /// Whether CUDA lets the row's GPU reach the column's, as a program was told.
+    pub(crate) peers: Option<Table<Option<bool>>>,
     pub(crate) host: Host,
     /// Where facts of the host were found.
     pub(crate) host_line: Option<usize>,
+    /// The line of a matrix in which the driver names no processor near any GPU.
+    pub(crate) no_affinity: Option<usize>,
+    /// The line that shows that the GPUs run under Windows.
+    pub(crate) windows: Option<usize>,
     pub(crate) nics: Vec<String>,
     pub(crate) notes: Vec<String>,
 }

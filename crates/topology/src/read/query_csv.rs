@@ -208,7 +208,7 @@ fn set(found: &mut Found, field: Field, value: &str) -> Result<(), &'static str>
     let short = || value.chars().take(NAME_CHARS_MAX).collect::<String>();
     match field {
         Field::Index => {
-            gpu.index = word.parse().ok().filter(|&i| i < 10_000).ok_or("number of a GPU")?;
+            gpu.index = word.parse().ok().filter(|&i| i < GPUS_MAX as u32).ok_or("number of a GPU")?;
             found.key = Key::Index(gpu.index);
         }
         Field::Name => gpu.name = Some(short()),

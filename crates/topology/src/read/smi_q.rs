@@ -93,6 +93,10 @@ fn value_line(part: &mut Part, headings: &[(usize, String)], key: &str, value: &
         }
         return;
     };
+    if key == "Current" && below("Driver Model") && matches!(value, "WDDM" | "TCC" | "MCDM") {
+        part.windows = part.windows.or(Some(line));
+        return;
+    }
     let gpu = &mut found.gpu;
     let first = value.split_whitespace().next().unwrap_or_default();
     let short = || Some(value.chars().take(NAME_CHARS_MAX).collect());

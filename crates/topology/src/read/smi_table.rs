@@ -86,6 +86,9 @@ pub(crate) fn table(file: &str, lines: &[Line]) -> Result<(Part, usize), ReadErr
         }
         taken += 1;
         let cells: Vec<&str> = text.trim_matches('|').split('|').map(str::trim).collect();
+        if part.windows.is_none() && windows(&cells) {
+            part.windows = Some(line.number);
+        }
         if let Some(gpu) = first_line(&cells) {
             add(file, &mut part, line, gpu)?;
         } else if let (Some(last), [power, memory, ..]) = (part.gpus.last_mut(), &cells[..]) {
@@ -93,6 +96,13 @@ pub(crate) fn table(file: &str, lines: &[Line]) -> Result<(Part, usize), ReadErr
         }
     }
     Ok((part, taken))
+}
+
+/// Whether a row shows the driver's model, which only Windows has: `0  NVIDIA GeForce RTX 5090  WDDM`.
+fn windows(cells: &[&str]) -> bool {
+    let is_bus = cells.get(1).and_then(|c| c.split_whitespace().next()).and_then(bus_id).is_some();
+    let model = cells.first().and_then(|c| c.split_whitespace().last());
+    is_bus && model.is_some_and(|word| matches!(word, "WDDM" | "TCC" | "MCDM"))
 }
 
 /// `0  NVIDIA GeForce RTX 3090  On` and `00000000:01:00.0 Off`.
@@ -114,8 +124,9 @@ fn first_line(cells: &[&str]) -> Option<Gpu> {
 
 /// `30%  35C  P8  25W / 350W` and `10MiB / 24576MiB`.
 fn second_line(gpu: &mut Gpu, power: &str, memory: &str) {
-    if let Some((_, total)) = memory.split_once('/') {
-        gpu.memory_bytes = mebibytes(total).or(gpu.memory_bytes);
+    // A second such line belongs to a GPU whose first line is missing.
+    if let Some((_, total)) = memory.split_once('/').filter(|_| gpu.memory_bytes.is_none()) {
+        gpu.memory_bytes = mebibytes(total);
         gpu.performance_state = power.split_whitespace().find_map(state).or(gpu.performance_state);
         let limit = power.split_once('/').map(|(_, limit)| limit.trim());
         gpu.power_limit_w = limit.and_then(|w| watts(w).ok()).or(gpu.power_limit_w);

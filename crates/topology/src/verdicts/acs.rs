@@ -15,7 +15,10 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     Some(Verdict {
         rule: "acs",
         severity: Severity::Error,
-        title: format!("access control (ACS) redirects peer traffic on {} bridges", bridges.len()),
+        title: match bridges.len() {
+            1 => "access control (ACS) redirects peer traffic on a bridge".into(),
+            n => format!("access control (ACS) redirects peer traffic on {n} bridges"),
+        },
         evidence: vec![evidence(machine, format!("request or completion redirect is on at {}{more}", shown.join(", ")), &["acs"])],
         reason: "With it a switch may not pass a packet from one GPU straight to the next: everything climbs to the processor and comes \
                  back over the one shared uplink, if it comes back. NCCL's hangs were \

@@ -6,51 +6,55 @@ use crate::machine::{Gpu, Machine};
 
 /// Performance states in which a GPU works. Idle ones let the link sleep.
 const WORKING: u8 = 2;
-/// Packets sent again, from which on a link is suspect.
-const REPLAYS: u64 = 100;
 
 pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     let of = |what: fn(&Gpu) -> bool| (0..machine.len()).filter(|&at| what(&machine.gpus[at])).collect::<Vec<usize>>();
-    let below = |gpu: &Gpu| gpu.pcie.gen_now.zip(gpu.pcie.gen_max).is_some_and(|(now, max)| now < max);
+    let down = of(|gpu| gpu.pcie.gen_now.zip(gpu.pcie.gen_max).is_some_and(|(now, max)| now < max));
     let capped = of(|gpu| gpu.pcie.gen_max.zip(gpu.pcie.gen_gpu).is_some_and(|(max, gpu)| max < gpu));
-    let replays = of(|gpu| gpu.pcie.replays.is_some_and(|n| n >= REPLAYS));
-    let down: Vec<usize> = (0..machine.len()).filter(|&at| below(&machine.gpus[at])).collect();
     let awake = |at: &usize| machine.gpus[*at].performance_state.is_some_and(|p| p <= WORKING);
     let (down_awake, down_idle): (Vec<usize>, Vec<usize>) = down.into_iter().partition(awake);
     let (severity, gpus, what) = match () {
         () if !down_awake.is_empty() => (Severity::Error, down_awake, "trained down while it works"),
-        () if !replays.is_empty() => (Severity::Error, replays, "sends packets again"),
         () if !capped.is_empty() => (Severity::Warning, capped, "held below what the card can do"),
         () if !down_idle.is_empty() => (Severity::Note, down_idle, "below its best now, perhaps asleep"),
         () => return None,
     };
     let at = *gpus.first()?;
     let pcie = machine.gpus[at].pcie;
-    let show = |g: Option<u8>| g.map_or("?".into(), |g| g.to_string());
-    let mut fact =
-        format!("GPU{}: generation {} now, {} at best", machine.gpus[at].index, show(pcie.gen_now), show(pcie.gen_max));
-    if let Some(card) = pcie.gen_gpu {
-        fact += &format!(", {card} for the card alone");
-    }
-    if let Some(n) = pcie.replays.filter(|n| *n > 0) {
-        fact += &format!(", {n} replays");
-    }
-    if let Some(state) = machine.gpus[at].performance_state {
-        fact += &format!(", state P{state}");
-    }
     let rate = |g: Option<u8>| g.zip(pcie.width_now.or(pcie.width_max)).and_then(|(g, w)| pcie_gb_s(g, w));
-    let rates = match (rate(pcie.gen_now.or(pcie.gen_max)), rate(pcie.gen_gpu.or(pcie.gen_max))) {
-        (Some(now), Some(best)) if now < best => format!(" ({now:.1} of {best:.1} GB/s each way)"),
+    // What the link will carry under load: an idle one shows less, and a capped one wakes up to its cap only.
+    let (runs, could) = match severity {
+        Severity::Error => (pcie.gen_now, pcie.gen_max),
+        Severity::Warning => (pcie.gen_max, pcie.gen_gpu),
+        _ => (None, None),
+    };
+    let rates = match (rate(runs), rate(could)) {
+        (Some(runs), Some(could)) if runs < could => format!(" ({runs:.1} of {could:.1} GB/s each way)"),
         _ => String::new(),
     };
     Some(Verdict {
         rule: "link-speed",
         severity,
         title: format!("{}: PCIe link {what}{rates}", gpu_list(machine, &gpus)),
-        evidence: vec![evidence(machine, fact, &[&format!("pcie[{at}]"), &format!("best PCIe generation[{at}]")])],
+        evidence: vec![evidence(
+            machine,
+            fact(&machine.gpus[at]),
+            &[&format!("pcie[{at}]"), &format!("best PCIe generation[{at}]")],
+        )],
         reason: reason(severity).into(),
         fix: fix(severity),
     })
+}
+
+/// `GPU3: generation 1 now, 3 at best in this slot, 5 for the card alone, state P8`.
+fn fact(gpu: &Gpu) -> String {
+    let pcie = gpu.pcie;
+    let mut parts = Vec::new();
+    parts.extend(pcie.gen_now.map(|g| format!("generation {g} now")));
+    parts.extend(pcie.gen_max.map(|g| format!("generation {g} at best in this slot")));
+    parts.extend(pcie.gen_gpu.map(|g| format!("{g} for the card alone")));
+    parts.extend(gpu.performance_state.map(|p| format!("state P{p}")));
+    format!("GPU{}: {}", gpu.index, parts.join(", "))
 }
 
 fn reason(severity: Severity) -> &'static str {

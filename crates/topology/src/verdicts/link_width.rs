@@ -38,17 +38,26 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
             evidence(machine, fact, &[&format!("pcie[{at}]"), &format!("best PCIe width[{at}]")])
         })
         .collect();
+    let lanes = "Lanes do not sleep: a link shows fewer because the slot has fewer, the BIOS has split it, or contacts or a riser are bad.";
+    let wide = rate(could).map(|r| format!("; x{could} would be {}", r.trim_start_matches(", "))).unwrap_or_default();
+    let nvlink = machine.len() > 1 && machine.fully_connected_by_nvlink() == Some(true);
+    let reason = match (machine.len(), nvlink) {
+        (1, _) => format!("{lanes} With one GPU only loading and what is kept in host memory pass it{wide}."),
+        (_, true) => format!(
+            "{lanes} All-reduces go over NVLink here and do not feel it; only what comes from the host does: loading, and layers or \
+             experts kept in host memory{wide}."
+        ),
+        _ => format!(
+            "{lanes} In a group the narrowest link sets the pace of every large transfer (prefill's all-reduces, loading){wide}; decode's \
+             small ones feel it less."
+        ),
+    };
     Some(Verdict {
         rule: "link-width",
-        severity: if now * 2 < could { Severity::Error } else { Severity::Warning },
+        severity: if nvlink { Severity::Note } else { Severity::Warning },
         title: format!("{}: x{now} instead of x{could}{}", gpu_list(machine, &gpus), rate(now).unwrap_or_default()),
         evidence: facts,
-        reason: format!(
-            "Lanes do not sleep: a link shows fewer because the slot has fewer, the BIOS has split it, or contacts or a riser are bad. In a \
-             group the narrowest link sets the pace of every large transfer (prefill's all-reduces, loading){}; decode's small ones feel \
-             it less.",
-            rate(could).map(|r| format!("; x{could} would be {}", r.trim_start_matches(", "))).unwrap_or_default()
-        ),
+        reason,
         fix: vec![
             "look up in the board's manual which slots have 16 lanes from the processor and how they share; `sudo dmidecode -t slot` lists them".into(),
             "BIOS: bifurcation of the slot to x16 (not x8x8 or x4x4x4x4)".into(),

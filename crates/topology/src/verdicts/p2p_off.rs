@@ -1,7 +1,7 @@
 //! The driver withholds peer access between some GPUs.
 
-use super::{Severity, Verdict, evidence, gpu_list};
-use crate::gpus::{self, P2pPolicy};
+use super::{Severity, Verdict, evidence, p2p_expected, pair, policy};
+use crate::gpus::P2pPolicy;
 use crate::link::P2pState;
 use crate::machine::Machine;
 
@@ -13,17 +13,26 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     let (a, b, _) = off[0];
     let (state, table) = state(machine, a, b)?;
     let all = machine.pairs().count();
-    let pair = gpu_list(machine, &[a, b]).replace(", ", " to ");
-    let fact = format!("{} of {all} pairs, as {pair} ({})", off.len(), state.word());
-    let title = match off.len() == all {
-        true => format!("no peer access between any of the {} GPUs: the driver says {}", machine.len(), state.word()),
-        false => format!("no peer access between {} of {all} pairs: the driver says {}", off.len(), state.word()),
+    let fact = match all {
+        1 => format!("{} ({})", pair(machine, a, b), state.word()),
+        _ => format!("{} of {all} pairs, as {} ({})", off.len(), pair(machine, a, b), state.word()),
     };
+    let between = match off.len() == all {
+        true if all == 1 => "the two GPUs".to_string(),
+        true => format!("any of the {} GPUs", machine.len()),
+        false => format!("{} of {all} pairs", off.len()),
+    };
+    let mut facts = vec![evidence(machine, fact, &[table])];
+    let rate = machine.p2p.staged_gb_s.as_ref().and_then(|t| *t.get(a, b)?);
+    if let Some(rate) = rate {
+        let fact = format!("{} through host memory: {rate:.1} GB/s measured", pair(machine, a, b));
+        facts.push(evidence(machine, fact, &["p2p.staged_gb_s"]));
+    }
     Some(Verdict {
         rule: "p2p-off",
         severity: Severity::Warning,
-        title,
-        evidence: vec![evidence(machine, fact, &[table])],
+        title: format!("no peer access between {between}: the driver says {}", state.word()),
+        evidence: facts,
         reason: format!("{} Every byte between them goes through host memory.", why(machine, state, a)),
         fix: fix(machine, state),
     })
@@ -32,31 +41,41 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
 /// Without a table of the driver: cards for which it is known what the unmodified driver does.
 fn by_card(machine: &Machine) -> Option<Verdict> {
     let asked = machine.p2p.read.is_some() || machine.p2p.write.is_some();
-    let nvlink = machine.fully_connected_by_nvlink()?;
-    if asked || nvlink || machine.len() < 2 {
+    let off: Vec<_> = machine.pairs().filter(|&(a, b, _)| p2p_expected(machine, a, b) == Some(false)).collect();
+    if asked || off.is_empty() {
         return None;
     }
-    let name = machine.gpus[0].name.clone()?;
-    let cards = gpus::facts(&name)?;
-    if gpus::agreed(&cards, |c| c.p2p)? == P2pPolicy::Yes {
-        return None;
+    let (a, b, _) = off[0];
+    let withheld = |at: &usize| policy(&machine.gpus[*at]).is_some_and(|p| p != P2pPolicy::Yes);
+    let at = [a, b].into_iter().find(withheld)?;
+    let (all, name) = (machine.pairs().count(), machine.gpus[at].name.clone()?);
+    let pairs = if off.len() == all { String::new() } else { format!(" ({} of {all} pairs here)", off.len()) };
+    let mut fix = vec![host_path()];
+    // Windows has neither that command nor open kernel modules.
+    if !machine.origin.contains_key("windows") {
+        fix.insert(0, "`nvidia-smi topo -p2p r` says what holds here: paste it along".into());
+        fix.extend(is_geforce(machine, at).then(modified_driver));
     }
     Some(Verdict {
         rule: "p2p-off",
-        severity: Severity::Note,
-        title: format!("{name}: the unmodified driver gives these cards no peer access over PCIe"),
-        evidence: vec![evidence(machine, format!("GPU{} is a {name}", machine.gpus[0].index), &["name[0]"])],
-        reason: "GeForce cards may reach each other over an NVLink bridge where they have one, and not over PCIe. Every byte between \
-                 them goes through host memory."
+        severity: Severity::Warning,
+        title: format!("{name}: the unmodified driver gives these cards no peer access over PCIe{pairs}"),
+        evidence: vec![evidence(machine, format!("GPU{}: {name}", machine.gpus[at].index), &[&format!("name[{at}]")])],
+        reason: "Such cards may reach each other over an NVLink bridge where they have one, and not over PCIe. Every byte between \
+                 them goes through host memory, and no variable of NCCL changes that."
             .into(),
-        fix: vec!["`nvidia-smi topo -p2p r` says what holds here: paste it along".into(), host_path()],
+        fix,
     })
 }
 
 fn state(machine: &Machine, a: usize, b: usize) -> Option<(P2pState, &'static str)> {
     let says = |table: &Option<crate::link::Pairs<P2pState>>| {
         let table = table.as_ref()?;
-        [(a, b), (b, a)].iter().filter_map(|&(x, y)| table.get(x, y)).copied().find(|s| *s != P2pState::Ok)
+        [(a, b), (b, a)]
+            .iter()
+            .filter_map(|&(x, y)| table.get(x, y))
+            .copied()
+            .find(|s| !matches!(s, P2pState::Ok | P2pState::Unknown))
     };
     says(&machine.p2p.read).map(|s| (s, "p2p.read")).or(says(&machine.p2p.write).map(|s| (s, "p2p.write")))
 }
@@ -69,6 +88,9 @@ fn why(machine: &Machine, state: P2pState, gpu: usize) -> &'static str {
     match state {
         P2pState::GpuNotSupported => {
             "GNS: the driver does not give these cards peer access over PCIe; GeForce cards never get it."
+        }
+        P2pState::NotSupported if is_geforce(machine, gpu) => {
+            "NS: the unmodified driver gives GeForce cards no peer access over PCIe, only over an NVLink bridge where they have one."
         }
         P2pState::ChipsetNotSupported if is_geforce(machine, gpu) => {
             "CNS: the driver does not take the chipset for one that carries peer traffic, or withholds peer access from GeForce \
@@ -85,8 +107,14 @@ fn why(machine: &Machine, state: P2pState, gpu: usize) -> &'static str {
 }
 
 fn host_path() -> String {
-    "tombolo then goes through pinned host memory, with flags in the data: measured 4.0 µs for 12 KB between two GPUs, where NCCL \
-     takes 22 to 26 µs on the same path"
+    "tombolo then goes through pinned host memory, with flags in the data. Measured on two H200 (PCIe 5.0 x16) with peer access \
+     off: 4.0 µs for 12 KB, where NCCL takes 22 to 26 µs; slower links take longer"
+        .into()
+}
+
+fn modified_driver() -> String {
+    "modified open kernel modules exist that unlock it on GeForce cards; NVIDIA does not support them. They need a BAR1 as large as \
+     the memory and the IOMMU off or passing through, and have given wrong data on some machines: test with data before trusting them"
         .into()
 }
 
@@ -104,11 +132,7 @@ fn fix(machine: &Machine, state: P2pState) -> Vec<String> {
              common switch the driver does not ask for the chipset"
                 .into(),
         ),
-        P2pState::GpuNotSupported | P2pState::ChipsetNotSupported => fix.push(
-            "modified open kernel modules unlock it on GeForce, with a BAR1 as large as the memory and the IOMMU off. They have \
-             given wrong data on some machines: test with data before trusting them"
-                .into(),
-        ),
+        _ if is_geforce(machine, 0) => fix.push(modified_driver()),
         _ => {}
     }
     fix

@@ -22,7 +22,7 @@ fn cell(table: &Option<Pairs<Option<f64>>>, a: usize, b: usize) -> Option<f64> {
 fn measured(machine: &Machine) -> Option<Verdict> {
     let p2p = &machine.p2p;
     let slow = |&(a, b, _): &(usize, usize, Option<LinkClass>)| {
-        let with = cell(&p2p.measured_gb_s, a, b)?;
+        let with = cell(&p2p.measured_gb_s, a, b).filter(|_| machine.p2p_allowed(a, b) != Some(false))?;
         let without = cell(&p2p.staged_gb_s, a, b).unwrap_or(0.0);
         let link = machine.pair_gb_s(a, b).unwrap_or(0.0) * PART_OF_LINK;
         (with < without || with < link).then_some((a, b, with, without, machine.pair_gb_s(a, b)))
@@ -37,10 +37,14 @@ fn measured(machine: &Machine) -> Option<Verdict> {
     if let Some(link) = link {
         facts.push(evidence(machine, format!("their links: {link:.1} GB/s each way"), &[&format!("pcie[{a}]")]));
     }
+    let all = machine.pairs().count();
     Some(Verdict {
         rule: "p2p-staged",
         severity: Severity::Error,
-        title: format!("peer access takes a detour on {} of {} pairs: {with:.1} GB/s at the worst", slow.len(), machine.pairs().count()),
+        title: match all {
+            1 => format!("peer access takes a detour: {with:.1} GB/s"),
+            _ => format!("peer access takes a detour on {} of {all} pairs: {with:.1} GB/s at the worst", slow.len()),
+        },
         evidence: facts,
         reason: "A direct store would run near the link's rate. Slower than half of it, or slower than through host memory, means that \
                  the traffic is sent up to the processor and back: by access control (ACS), by a translating IOMMU, or because \
@@ -79,7 +83,8 @@ fn risk(machine: &Machine) -> Option<Verdict> {
         return None;
     }
     let name = machine.gpus[0].name.clone().unwrap_or_default();
-    let mut facts = vec![evidence(machine, format!("{direct} pairs of {name} through the processor"), &["links[0]"])];
+    let pairs = if direct == 1 { "pair" } else { "pairs" };
+    let mut facts = vec![evidence(machine, format!("{direct} {pairs} of {name} through the processor"), &["links[0]"])];
     if set == Some(false) {
         facts.push(evidence(
             machine,

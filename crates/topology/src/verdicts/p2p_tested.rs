@@ -25,7 +25,8 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     }
     let fact = match allowed.len() - 1 {
         0 => format!("{} is OK", gpu_list(machine, &[a, b]).replace(", ", " to ")),
-        others => format!("{} and {others} more are OK", gpu_list(machine, &[a, b]).replace(", ", " to ")),
+        1 => format!("{} and 1 more pair are OK", gpu_list(machine, &[a, b]).replace(", ", " to ")),
+        others => format!("{} and {others} more pairs are OK", gpu_list(machine, &[a, b]).replace(", ", " to ")),
     };
     Some(Verdict {
         rule: "p2p-tested",

@@ -1,6 +1,6 @@
 //! Stores from several GPUs of one PCIe switch to GPUs behind others can collapse to a few GB/s.
 
-use super::{Severity, Verdict, evidence, gpu_list};
+use super::{Severity, Verdict, evidence, gpu_list, p2p_possible};
 use crate::machine::Machine;
 
 pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
@@ -13,7 +13,8 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     let below: usize = outer.iter().map(|u| u.gpus.len()).sum();
     let roots = outer.len() + machine.len() - below;
     let first = outer.first()?;
-    if roots < 2 {
+    // One switch alone has nothing to store to behind others, and without peer access nobody stores to anybody.
+    if outer.len() < 2 || !p2p_possible(machine) {
         return None;
     }
     let shown: Vec<String> = outer.iter().map(|u| gpu_list(machine, &u.gpus)).collect();

@@ -107,7 +107,8 @@ fn between(machine: &Machine, island: &[usize]) -> Option<String> {
     let several = classes.len() > 1;
     let word = |(class, (count, gb_s)): (&LinkClass, &(usize, Option<f64>))| {
         let rate = gb_s.map(|gb_s| format!(", {gb_s:.1} GB/s each way")).unwrap_or_default();
-        if several { format!("{class} ({count} pairs{rate})") } else { format!("{class}{rate}") }
+        let pairs = if *count == 1 { "pair" } else { "pairs" };
+        if several { format!("{class} ({count} {pairs}{rate})") } else { format!("{class}{rate}") }
     };
     (!classes.is_empty()).then(|| classes.iter().map(word).collect::<Vec<_>>().join("; "))
 }

@@ -6,6 +6,7 @@ use crate::output::{self, one_line};
 use crate::self_check::SelfCheck;
 use std::collections::BTreeMap;
 use std::io::Write;
+use tombolo_topology::verdicts::foremost;
 use tombolo_topology::{Look, Machine, MeasuredAllReduce, Severity, Verdict};
 
 /// Columns of text.
@@ -47,6 +48,10 @@ pub(super) fn print(
     style: &Style,
 ) -> Result<(), Error> {
     writeln!(out, "{}", style.paint("1", &headline(machine)))?;
+    for verdict in foremost(verdicts) {
+        let title = wrapped(&one_line(&verdict.title), "          ");
+        writeln!(out, "  {} {}", style.severity(verdict.severity), title.trim_start())?;
+    }
     for line in facts(machine) {
         writeln!(out, "{line}")?;
     }
@@ -161,11 +166,17 @@ fn facts(machine: &Machine) -> Vec<String> {
     let nodes = host.numa.len();
     let memory = host.memory_bytes.map(output::bytes);
     add("memory", memory.map(|m| if nodes > 1 { format!("{m} on {nodes} NUMA nodes") } else { m }));
-    add("driver", host.driver.clone());
+    let windows = if machine.origin.contains_key("windows") { " on Windows" } else { "" };
+    add("driver", host.driver.clone().map(|driver| format!("{driver}{windows}")));
     let rates: Vec<f64> = machine.gpus.iter().filter_map(|g| g.memory_gb_s).collect();
     if rates.len() == machine.len() && !rates.is_empty() {
         let sum: f64 = rates.iter().sum();
-        add("GPU memory", Some(format!("{sum:.0} GB/s in all, by the makers' figures")));
+        let sizes: Vec<u64> = machine.gpus.iter().filter_map(|g| g.memory_bytes).collect();
+        let size = match sizes.len() == machine.len() {
+            true => format!("{}, ", output::bytes(sizes.iter().sum())),
+            false => String::new(),
+        };
+        add("GPU memory", Some(format!("{size}bandwidth {sum:.0} GB/s in all by the makers' figures")));
     }
     if !machine.nics.is_empty() {
         add("adapters", Some(machine.nics.join(", ")));
@@ -173,13 +184,16 @@ fn facts(machine: &Machine) -> Vec<String> {
     lines
 }
 
+/// Where no rule speaks.
+const NO_FAULT: &str = "No fault in what is known of this machine";
+
 /// `0 errors, 3 warnings, 2 notes`.
 fn count(machine: &Machine, verdicts: &[Verdict]) -> String {
     if verdicts.is_empty() {
         return match machine.len() {
             0 => "Nothing to judge: without a GPU there are no links. A machine elsewhere can be pasted: --machine -"
                 .into(),
-            _ => "Nothing to object to in what is known".into(),
+            _ => NO_FAULT.into(),
         };
     }
     let of = |severity| verdicts.iter().filter(|v| v.severity == severity).count();
