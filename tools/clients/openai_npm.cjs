@@ -69,6 +69,16 @@ test("an agent goes round", async () => {
   assert.deepEqual(runner.messages.map((message) => message.role), ["user", "assistant", "tool", "assistant"]);
 });
 
+test("an answer has the form of its schema", async () => {
+  const properties = { name: { type: "string", maxLength: 12 }, age: { type: "integer", minimum: 0, maximum: 120 } };
+  const schema = { type: "object", properties, required: ["name", "age"], additionalProperties: false };
+  const response_format = { type: "json_schema", json_schema: { name: "person", strict: true, schema } };
+  const answer = await client(open).chat.completions.create({ ...ask, max_tokens: 300, response_format });
+  const person = JSON.parse(answer.choices[0].message.content);
+  assert.deepEqual(Object.keys(person), ["name", "age"]);
+  assert.ok(Number.isInteger(person.age) && person.age <= 120 && person.name.length <= 12);
+});
+
 test("errors have their classes", async () => {
   const bad = client(open).chat.completions.create({ ...ask, temperature: -1 });
   await assert.rejects(bad, (error) => error instanceof OpenAI.BadRequestError && error.param === "temperature");

@@ -10,9 +10,11 @@ model that calls `weather` when it is offered tools, and answers what a tool has
 import asyncio
 import json
 import sys
+import typing
 import unittest
 
 import openai
+import pydantic
 from openai import AsyncOpenAI, OpenAI
 
 OPEN, KEYED, TOOL = (url + "/v1" for url in sys.argv[1:4])
@@ -172,6 +174,80 @@ class Tools(unittest.TestCase):
         self.assertEqual((choice.message.content, choice.message.tool_calls), ("Hello there.", None))
         none = self.create(model="scripted", messages=MESSAGES, tools=[WEATHER], tool_choice="none", temperature=0)
         self.assertIsNone(none.choices[0].message.tool_calls)
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=12)
+    age: int = pydantic.Field(ge=0, le=120)
+    likes: list[typing.Literal["tea", "coffee"]] = pydantic.Field(max_length=2)
+
+
+class Forms(unittest.TestCase):
+    def setUp(self):
+        self.open = client(OPEN).chat.completions
+
+    def test_a_class_is_answered_with_an_object_of_it(self):
+        for seed in range(3):
+            answer = self.open.parse(
+                model="demo", messages=MESSAGES, response_format=Person, max_tokens=400, temperature=1, seed=seed
+            )
+            person = answer.choices[0].message.parsed
+            self.assertIsInstance(person, Person)
+            self.assertTrue(0 <= person.age <= 120 and len(person.name) <= 12)
+            self.assertEqual(answer.choices[0].finish_reason, "stop")
+
+    def test_a_form_is_streamed(self):
+        ask = {"model": "demo", "messages": MESSAGES, "max_tokens": 400, "temperature": 0}
+        with client(OPEN).chat.completions.stream(response_format=Person, **ask) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_completion()
+        self.assertIsInstance(final.choices[0].message.parsed, Person)
+        self.assertGreater(kinds.count("content.delta"), 5)
+
+    def test_any_object(self):
+        answer = self.open.create(
+            model="demo", messages=MESSAGES, response_format={"type": "json_object"}, max_tokens=300, temperature=1, seed=3
+        )
+        choice = answer.choices[0]
+        self.assertTrue(choice.message.content.lstrip().startswith("{"))
+        if choice.finish_reason == "stop":
+            self.assertIsInstance(json.loads(choice.message.content), dict)
+
+    def test_vllms_forms(self):
+        def answer(**form):
+            ask = client(OPEN).completions.create
+            more = {"structured_outputs": form}
+            return ask(model="demo", prompt=PROMPT, max_tokens=50, temperature=0, extra_body=more).choices[0].text
+
+        self.assertIn(answer(choice=["the heaven", "the sea"]), ("the heaven", "the sea"))
+        self.assertRegex(answer(regex="[a-c]{3}-[0-9]{2}"), "^[a-c]{3}-[0-9]{2}$")
+
+    def test_what_is_no_schema_is_refused(self):
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.open.create(model="demo", messages=MESSAGES, response_format=form)
+        self.assertTrue(raised.exception.param.startswith("response_format"), raised.exception.param)
+
+    def test_calls_that_must_be_made(self):
+        def tool(name):
+            values = {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2]}}
+            schema = {"type": "object", "properties": values, "required": ["city", "days"], "additionalProperties": False}
+            return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+        def calls(choice):
+            answer = client(TOOL).chat.completions.create(
+                model="scripted", messages=MESSAGES, tools=[tool("weather"), tool("trains")], tool_choice=choice,
+                # Where the script has nothing to say all tokens are alike: greedy would be blanks only.
+                temperature=1, seed=3, max_tokens=800, parallel_tool_calls=False,
+            ).choices[0]
+            self.assertEqual(len(answer.message.tool_calls), 1)
+            call = answer.message.tool_calls[0].function
+            arguments = json.loads(call.arguments)
+            self.assertTrue(arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2), arguments)
+            return call.name
+
+        self.assertIn(calls("required"), ("weather", "trains"))
+        self.assertEqual(calls({"type": "function", "function": {"name": "trains"}}), "trains")
 
 
 class Errors(unittest.TestCase):

@@ -136,6 +136,9 @@ fn drafts_that_cannot_be_are_refused() {
     let args = ["run", "-p", "x", "--device", "cpu", "--draft-max"];
     check(&[&args[..], &["17"]].concat(), "error: --draft-max 17: 16 at most");
     let llama = common::golden("tiny-llama.gguf");
-    let want = format!("error: {}: --draft-max 1: the model has no block that drafts tokens (MTP); --draft-by ngram needs none", text(&llama));
+    let want = format!(
+        "error: {}: --draft-max 1: the model has no block that drafts tokens (MTP); --draft-by ngram needs none",
+        text(&llama)
+    );
     check(&["run", text(&llama), "--tokens", "1", "--device", "cpu", "--draft-max", "1"], &want);
 }

@@ -20,7 +20,12 @@ fn check(page: &str) {
             continue;
         }
         let arguments: Vec<&str> = arguments.split(' ').collect();
-        let ran = Command::new(env!("CARGO_BIN_EXE_tombolo")).args(&arguments).current_dir(root).output().unwrap();
+        let ran = Command::new(env!("CARGO_BIN_EXE_tombolo"))
+            .args(&arguments)
+            .env("TOMBOLO_CONFIG", "none")
+            .current_dir(root)
+            .output()
+            .unwrap();
         let printed = String::from_utf8(ran.stdout).unwrap();
         let plain = |text: &str| text.trim().lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
         assert_eq!(plain(&printed), plain(shown), "{page}: `{command}` prints something else");

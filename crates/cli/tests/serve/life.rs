@@ -195,7 +195,9 @@ fn what_cannot_be_is_said_before_anything_is_loaded() {
     ] {
         let base = ["serve", "--device", "cpu"];
         let free = if args.contains(&"--port") { &[][..] } else { &["--port", "0"] };
-        let output = Command::new(env!("CARGO_BIN_EXE_tombolo")).args(base).args(free).args(args).output().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
+        command.args(base).args(free).args(args).env("TOMBOLO_CONFIG", "none");
+        let output = command.output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
         assert!(err.lines().last().unwrap().starts_with("error: ") && err.contains(part), "{args:?}: {err}");
