@@ -17,7 +17,7 @@ const FOOT: usize = 54;
 /// Between islands.
 const BRIDGE: usize = 46;
 /// The drawing is at least as wide as its longest sentence.
-const WIDTH_MIN: usize = 440;
+const WIDTH_MIN: usize = 540;
 /// What stands beside the line between two islands, and the room that it needs.
 const BETWEEN: &str = "SYS: the interconnect between NUMA nodes";
 const BETWEEN_WIDTH: usize = 310;
