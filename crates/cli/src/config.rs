@@ -70,7 +70,8 @@ fn path(parsed: &ArgMatches) -> Result<Option<PathBuf>, Error> {
     }
     match named {
         Some(path) if path.as_os_str() == NONE => Ok(None),
-        Some(path) if path.as_os_str().is_empty() => Err(input("--config: a file's name is needed")),
+        // A variable that is there and empty says nothing.
+        Some(path) if path.as_os_str().is_empty() => Ok(of_user().filter(|path| path.is_file())),
         Some(path) => Ok(Some(path.clone())),
         None => Ok(of_user().filter(|path| path.is_file())),
     }

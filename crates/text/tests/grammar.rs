@@ -421,6 +421,34 @@ fn what_cannot_be_is_refused_in_time() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// What must come may be without end: it comes token by token, and each takes its little time.
+#[test]
+fn what_never_ends_is_no_endless_work() {
+    for grammar in ["start: A B\nA: /x*/\nB: \"x\"", "start: A \"x\"\nA: /x*/", "start: A B\nA: /x+/\nB: \"x\""] {
+        let grammar = BYTES.compile(&Source::grammar(grammar).unwrap());
+        let took = takes_long(|| {
+            let text = BYTES.draw(&mut grammar.matcher(Reasoning::None), 1, 40);
+            assert!(text.is_none_or(|text| text.chars().all(|c| c == 'x')));
+        });
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    }
+}
+
+#[test]
+fn numbers_that_would_become_others_are_refused() {
+    let of = |schema: serde_json::Value| Source::json_schema(&schema, true).is_ok();
+    for lost in [
+        json!({"const": 9_007_199_254_740_993_i64}),
+        json!({"enum": [1, u64::MAX]}),
+        json!({"type": "integer", "minimum": 1e19}),
+        json!({"properties": {"id": {"type": "integer", "maximum": 9_007_199_254_740_993_i64}}}),
+    ] {
+        assert!(!of(lost.clone()), "{lost}");
+    }
+    assert!(of(json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX})));
+    assert!(of(json!({"default": u64::MAX, "maximum": 2e10})));
+}
+
 #[test]
 fn sizes_are_limited() {
     let refused = |made: Result<Source, GrammarError>| matches!(made, Err(GrammarError::TooMany { .. }));

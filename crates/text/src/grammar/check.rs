@@ -36,9 +36,32 @@ fn measure(schema: &Value, depth: usize, values: &mut usize) -> Result<(), Gramm
             if let Some(Value::Object(patterns)) = fields.get("patternProperties") {
                 at_most("`patternProperties`", patterns.len(), limits::SCHEMA_PATTERN_PROPERTIES_MAX)?;
             }
-            fields.values().try_for_each(|value| measure(value, depth + 1, values))
+            for (key, value) in fields {
+                exact(key, value)?;
+                measure(value, depth + 1, values)?;
+            }
+            Ok(())
         }
         _ => Ok(()),
+    }
+}
+
+/// The compiler's numbers are of 64-bit floating point: an integer beyond what that holds exactly would become another.
+/// The ends of 64-bit integers as bounds, which schemas are often made with, lose nothing.
+fn exact(key: &str, value: &Value) -> Result<(), GrammarError> {
+    const EXACT: f64 = (1u64 << 53) as f64;
+    let is_bound = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"].contains(&key);
+    let values = match value {
+        Value::Array(list) if key == "enum" => list.as_slice(),
+        one if is_bound || key == "const" => std::slice::from_ref(one),
+        _ => return Ok(()),
+    };
+    let is_end =
+        |value: &Value| is_bound && [Some(i64::MIN), Some(i64::MAX)].contains(&value.as_i64()) && value.is_i64();
+    let lost = |value: &&Value| value.as_f64().is_some_and(|number| number.abs() >= EXACT) && !is_end(value);
+    match values.iter().find(lost) {
+        Some(value) => Err(GrammarError::Invalid(format!("`{key}` {value}: numbers from 2^53 on are not told apart"))),
+        None => Ok(()),
     }
 }
 

@@ -50,6 +50,12 @@ impl TokenizerEnv for Vocabulary {
         &self.trie
     }
 
+    /// Nothing is forced, the model chooses how what must come is cut: bytes that must come can be without end, as after
+    /// `/x*/ "x"`, and would be collected before the first of them.
+    fn tokenize_is_canonical(&self) -> bool {
+        false
+    }
+
     /// Text in the middle of a text. What the tokenizer does not give back as it was is cut by the trie. A mask asks for
     /// the first token of what must come, however long that is, so not all of it is cut.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {

@@ -30,13 +30,14 @@ impl Set {
     }
 }
 
-/// Sorts files into models. What else a repository holds is left out, projectors of images and sound among it.
+/// Sorts files into models. What else a repository holds is left out, projectors of images and sound among it, and statistics for quantizing.
 pub(super) fn sets(files: Vec<RemoteFile>) -> Vec<Set> {
     let mut sets: BTreeMap<(String, usize), BTreeMap<usize, RemoteFile>> = BTreeMap::new();
     for file in files {
         let base = file.name();
         let Some(stem) = base.strip_suffix(".gguf") else { continue };
-        if stem.to_ascii_lowercase().starts_with("mmproj") {
+        let lower = stem.to_ascii_lowercase();
+        if lower.starts_with("mmproj") || lower.starts_with("imatrix") || lower.ends_with("imatrix") {
             continue;
         }
         let path = file.path.strip_suffix(".gguf").unwrap_or(&file.path);
@@ -160,6 +161,10 @@ mod tests {
         assert!(chosen(&["a-Q8_0.gguf"], Some("Q8")).unwrap_err().contains("which one"));
         assert!(chosen(&["a.safetensors", "mmproj-F16.gguf"], None).unwrap_err().contains("no GGUF"));
         assert_eq!(chosen(&["only.gguf", "mmproj-F16.gguf"], None), Ok(vec!["only.gguf".into()]));
+        assert_eq!(
+            chosen(&["only.gguf", "imatrix-only.gguf", "only.imatrix.gguf"], None),
+            Ok(vec!["only.gguf".into()])
+        );
     }
 
     #[test]

@@ -101,6 +101,15 @@ impl Load {
         if !is_done {
             return Err(Fault::Odd("the stream ended before [DONE]".into()));
         }
+        let usage = usage.filter(|usage| usage.completion_tokens > 0);
+        if events == 0 && usage.is_none() {
+            return Err(Fault::Odd("the stream had no token and counted none".into()));
+        }
+        // More tokens than bytes can have come is no count.
+        let most = 1 << 32;
+        if usage.as_ref().is_some_and(|usage| usage.completion_tokens > most || usage.prompt_tokens > most) {
+            return Err(Fault::Odd("the usage that the server tells is no count of tokens".into()));
+        }
         if events == 0 {
             // The model ended at once: its one token shows as the end only.
             last = started.elapsed().as_secs_f64();
@@ -108,7 +117,6 @@ impl Load {
         }
         outcome.latency = last;
         // A server that fills in zeros counts nothing.
-        let usage = usage.filter(|usage| usage.completion_tokens > 0);
         outcome.is_counted = usage.is_none();
         outcome.output_tokens = usage.map_or(events, |usage| usage.completion_tokens as usize);
         if let Some(usage) = usage {
