@@ -4,10 +4,10 @@
 use crate::error::{Error, input};
 use crate::limits::CONFIG_BYTES_MAX;
 use crate::output;
+use crate::small_file;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -33,12 +33,7 @@ struct Entry {
 pub(crate) fn with_file(args: Vec<OsString>, parsed: &ArgMatches) -> Result<Vec<OsString>, Error> {
     let Some(path) = path(parsed)? else { return Ok(args) };
     let at = |error: &dyn std::fmt::Display| input(format!("{}: {error}", path.display()));
-    let mut text = String::new();
-    let file = std::fs::File::open(&path).map_err(|error| at(&error))?;
-    file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| at(&error))?;
-    if text.len() as u64 > CONFIG_BYTES_MAX {
-        return Err(at(&format!("is longer than {CONFIG_BYTES_MAX} bytes")));
-    }
+    let text = small_file::text(&path, CONFIG_BYTES_MAX).map_err(|error| at(&error))?;
     let mut command = crate::command_line();
     command.build();
     let entries = entries(&text, &command).map_err(|why| at(&why))?;

@@ -8,6 +8,9 @@ use tombolo_engine::Drafts;
 use tombolo_gguf::Gguf;
 use tombolo_model::Config;
 
+/// Guesses by what stood before cost nothing but rows, which a step has to spare.
+const NGRAM_DRAFTS: usize = 3;
+
 /// How tokens are guessed ahead, and the model as it is then run: without its drafting block where that guesses nothing.
 pub(crate) fn choose(args: &DraftArgs, gguf: &Gguf, config: Config, is_cpu: bool) -> Result<(Drafts, Config), Error> {
     let drafts = drafts(args, gguf, &config, is_cpu)?;
@@ -21,13 +24,8 @@ fn drafts(args: &DraftArgs, gguf: &Gguf, config: &Config, is_cpu: bool) -> Resul
     let most = match args.draft_max {
         Some(n) if n > DRAFT_MAX => return Err(input(format!("--draft-max {n}: {DRAFT_MAX} at most"))),
         Some(n) => n,
-        None if can => {
-            if by_ngram {
-                NGRAM_DRAFTS
-            } else {
-                1
-            }
-        }
+        None if can && by_ngram => NGRAM_DRAFTS,
+        None if can => 1,
         None => usize::from(args.draft_by.is_some()),
     };
     let asked = args.draft_by.is_some() || args.draft_max.is_some_and(|n| n > 0);
@@ -44,6 +42,3 @@ fn drafts(args: &DraftArgs, gguf: &Gguf, config: &Config, is_cpu: bool) -> Resul
         most => Drafts::Block(most),
     })
 }
-
-/// Guesses by what stood before cost nothing but rows, which a step has to spare.
-const NGRAM_DRAFTS: usize = 3;

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, input};
 use crate::limits::FORM_BYTES_MAX;
+use crate::small_file;
 use clap::Args;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use tombolo_engine::{Extra, Mask};
 use tombolo_text::Tokenizer;
@@ -92,15 +92,6 @@ impl Mask for Held {
 }
 
 fn read(option: &str, path: &Path) -> Result<String, Error> {
-    let wrong = |what: &dyn std::fmt::Display| input(format!("{option} {}: {what}", path.display()));
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(wrong(&"not a regular file"));
-    }
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| wrong(&error))?;
-    file.take(FORM_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| wrong(&error))?;
-    if text.len() as u64 > FORM_BYTES_MAX {
-        return Err(wrong(&format!("it has more than {FORM_BYTES_MAX} bytes")));
-    }
-    Ok(text)
+    let wrong = |what: String| input(format!("{option} {}: {what}", path.display()));
+    small_file::regular_text(path, FORM_BYTES_MAX).map_err(wrong)
 }

@@ -21,6 +21,7 @@ mod memory;
 mod output;
 mod progress;
 mod self_check;
+mod small_file;
 mod tools;
 
 use clap::{CommandFactory, FromArgMatches, Parser};

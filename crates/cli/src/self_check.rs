@@ -5,7 +5,7 @@ use crate::child::{self, Ended};
 use serde::{Deserialize, Serialize};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tombolo_topology::{Machine, MeasuredAllReduce, P2pTest, Pairs};
+use tombolo_topology::{Discovery, Gpu, Machine, MeasuredAllReduce, P2pTest, Pairs, discover};
 
 /// Both transports at one size take a second or two; drivers that start from nothing take longer.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -36,14 +36,46 @@ pub(crate) struct Row {
     pub(crate) wrong: usize,
 }
 
+impl Row {
+    /// As a machine keeps it.
+    pub(crate) fn measured(&self) -> MeasuredAllReduce {
+        let Self { transport, what, bytes, ranks, us, wrong: _ } = self.clone();
+        MeasuredAllReduce { transport, what, bytes: bytes as u64, ranks, us }
+    }
+}
+
 #[derive(Deserialize)]
 struct Report {
     results: Vec<Row>,
     remarks: Vec<String>,
 }
 
+/// This machine, with what CUDA knows of its cards, and where `measures` says so and there are several what their
+/// all-reduce does.
+pub(crate) fn this_machine(measures: bool) -> (Discovery, Option<SelfCheck>) {
+    let mut found = discover();
+    attributes(&mut found.machine);
+    let measures = measures && found.machine.len() > 1;
+    let check = measures.then(|| check(&mut found.machine));
+    (found, check)
+}
+
+/// What CUDA knows of the cards beside the driver's library.
+fn attributes(machine: &mut Machine) {
+    for info in tombolo_cuda::attributes() {
+        // Both are addresses on the bus, with more or fewer zeros before the domain.
+        let at = |id: &str| id.to_ascii_lowercase().trim_start_matches('0').to_string();
+        let same = |gpu: &&mut Gpu| gpu.pci_bus_id.as_deref().map(at) == Some(at(&info.pci));
+        if let Some(gpu) = machine.gpus.iter_mut().find(same) {
+            gpu.multicast = Some(info.multicast);
+            let key = format!("multicast[{}]", gpu.index);
+            machine.origin.insert(key, "CUDA's attributes".into());
+        }
+    }
+}
+
 /// Tries it over all GPUs, and over fewer as smaller placements would, and puts into the machine what it proves.
-pub(crate) fn check(machine: &mut Machine) -> SelfCheck {
+fn check(machine: &mut Machine) -> SelfCheck {
     let gpus = machine.len();
     let mut check = SelfCheck::default();
     // All of them first: where that does not come back, nothing else is tried.
@@ -77,16 +109,7 @@ fn keep(machine: &mut Machine, check: &SelfCheck) {
         machine.p2p.tested = Some(Pairs::from_fn(gpus, |a, b| (a != b).then_some(P2pTest::Right)));
         machine.origin.insert("p2p.tested".into(), "tombolo's own all-reduce, just now".into());
     }
-    let right = check.rows.iter().filter(|row| row.wrong == 0);
-    machine.all_reduce = right
-        .map(|row| MeasuredAllReduce {
-            transport: row.transport.clone(),
-            what: row.what.clone(),
-            bytes: row.bytes as u64,
-            ranks: row.ranks,
-            us: row.us,
-        })
-        .collect();
+    machine.all_reduce = check.rows.iter().filter(|row| row.wrong == 0).map(Row::measured).collect();
 }
 
 enum Trouble {

@@ -281,10 +281,12 @@ impl Engine {
             // Where a step began before the last one was seen, running begins here.
             let submitted = marks[0].clamp(started, marks[1]);
             let parts: [Duration; 3] = [submitted - started, marks[1] - submitted, marks[1].elapsed()];
-            let [schedule_us, run_us, commit_us] = parts.map(|part| part.as_micros() as u64);
-            let figures = self.runner.figures();
-            let (running, waiting) = (figures.running, figures.waiting);
-            tracing::debug!(rows = rows_run, running, waiting, schedule_us, run_us, commit_us, "step");
+            if tracing::enabled!(tracing::Level::DEBUG) {
+                let [schedule_us, run_us, commit_us] = parts.map(|part| part.as_micros() as u64);
+                let figures = self.runner.figures();
+                let (running, waiting) = (figures.running, figures.waiting);
+                tracing::debug!(rows = rows_run, running, waiting, schedule_us, run_us, commit_us, "step");
+            }
             self.metrics.step(rows_run, parts);
         }
         Ok(())

@@ -212,15 +212,6 @@ impl Tokenizer {
         DecodeStream::new(self)
     }
 
-    /// The tokens of a text that goes on from a text before it; `None` where they do not spell it.
-    pub(crate) fn encode_inside(&self, text: &str) -> Option<Vec<u32>> {
-        let mut ids = Vec::with_capacity(text.len() / 4 + 1);
-        self.encode_part(text, false, false, &mut Merger::default(), &mut ids);
-        let spelt: usize = ids.iter().map(|id| self.piece(*id).len()).sum();
-        let bytes = ids.iter().flat_map(|id| self.piece(*id));
-        (spelt == text.len() && bytes.eq(text.as_bytes())).then_some(ids)
-    }
-
     /// The control token, or the one that ends an answer, that is spelt so.
     pub(crate) fn control_token(&self, spelling: &str) -> Option<u32> {
         let is_spelt = |id: &u32| self.piece(*id) == spelling.as_bytes();

@@ -154,7 +154,7 @@ fn policy(gpu: &Gpu) -> Option<P2pPolicy> {
 
 /// Whether two GPUs may reach each other: by the driver's word, and where that was not asked by what the unmodified driver
 /// does with such cards. `None` if neither is known.
-fn p2p_expected(machine: &Machine, a: usize, b: usize) -> Option<bool> {
+pub fn p2p_expected(machine: &Machine, a: usize, b: usize) -> Option<bool> {
     if let Some(said) = machine.p2p_allowed(a, b) {
         return Some(said);
     }

@@ -1,19 +1,16 @@
 //! Texts as strangers paste them: what is read, what is refused with which words, and what is said about the machine.
 
-use tombolo_topology::{Machine, Severity, Source, Verdict, gpus, read, verdicts};
+mod common;
 
-fn data(name: &str) -> Source {
-    let path = format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    Source { name: name.rsplit('/').next().unwrap_or(name).to_string(), text }
-}
+use common::{data, of_rule, rules};
+use tombolo_topology::{Machine, Severity, Source, gpus, read, verdicts};
 
 fn of(name: &str, text: &str) -> Source {
     Source { name: name.into(), text: text.into() }
 }
 
 fn machine(name: &str) -> Machine {
-    read(&[data(name)]).unwrap_or_else(|error| panic!("{error}"))
+    common::machine(&[name])
 }
 
 fn pasted(text: &str) -> Machine {
@@ -22,16 +19,6 @@ fn pasted(text: &str) -> Machine {
 
 fn fault(sources: &[Source]) -> String {
     read(sources).map_or_else(|error| error.to_string(), |m| format!("no error: {m:?}"))
-}
-
-fn rules(machine: &Machine) -> String {
-    let word = |v: &Verdict| format!("{}:{:?}", v.rule, v.severity).to_lowercase();
-    verdicts(machine).iter().map(word).collect::<Vec<_>>().join(" ")
-}
-
-fn of_rule(machine: &Machine, rule: &str) -> Verdict {
-    let found = verdicts(machine).into_iter().find(|v| v.rule == rule);
-    found.unwrap_or_else(|| panic!("no verdict of {rule}: {}", rules(machine)))
 }
 
 /// A matrix of two GPUs.

@@ -1,22 +1,14 @@
 //! Pasted texts into machines: every layout, every cut and every damage gives the right machine or an error.
 
+mod common;
+
+use common::{data, machine};
 use proptest::prelude::*;
 use std::fmt::Write;
 use tombolo_topology::{Machine, Source, read};
 
-fn data(name: &str) -> Source {
-    let path = format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    Source { name: name.rsplit('/').next().unwrap_or(name).to_string(), text }
-}
-
 fn of(text: &str) -> Source {
     Source { name: "pasted".into(), text: text.into() }
-}
-
-fn machine(names: &[&str]) -> Machine {
-    let sources: Vec<Source> = names.iter().map(|n| data(n)).collect();
-    read(&sources).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The matrix in one line, rows parted by `/`.

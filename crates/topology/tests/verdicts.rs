@@ -1,31 +1,14 @@
 //! What follows from machines: which verdicts, how severe, with which evidence.
 
-use std::collections::BTreeMap;
-use tombolo_topology::{Gpu, Host, Iommu, Machine, P2pState, P2pTest, Pairs, Pcie, Severity, Source, Verdict};
-use tombolo_topology::{read, verdicts};
+mod common;
 
-fn machine(names: &[&str]) -> Machine {
-    let source = |name: &&str| {
-        let path = format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"));
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        Source { name: name.rsplit('/').next().unwrap_or(name).to_string(), text }
-    };
-    read(&names.iter().map(source).collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{error}"))
-}
+use common::{machine, of_rule, rules};
+use std::collections::BTreeMap;
+use tombolo_topology::verdicts;
+use tombolo_topology::{Gpu, Host, Iommu, Machine, P2pState, P2pTest, Pairs, Pcie, Severity};
 
 fn starting_case() -> Machine {
     machine(&["rtx-pro-6000-x8/topo-m.txt", "rtx-pro-6000-x8/pcie.csv", "rtx-pro-6000-x8/observed.json"])
-}
-
-/// The rules that speak, worst first.
-fn rules(machine: &Machine) -> String {
-    let word = |v: &Verdict| format!("{}:{:?}", v.rule, v.severity).to_lowercase();
-    verdicts(machine).iter().map(word).collect::<Vec<_>>().join(" ")
-}
-
-fn of_rule(machine: &Machine, rule: &str) -> Verdict {
-    let found = verdicts(machine).into_iter().find(|v| v.rule == rule);
-    found.unwrap_or_else(|| panic!("no verdict of {rule}: {}", rules(machine)))
 }
 
 #[test]

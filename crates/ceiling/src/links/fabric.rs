@@ -2,7 +2,7 @@
 //! machine, or of the few words by which a published row describes one.
 
 use super::{Cost, Params};
-use tombolo_topology::gpus::{self, P2pPolicy};
+use tombolo_topology::verdicts::p2p_expected;
 use tombolo_topology::{LinkClass, Machine, MeasuredAllReduce, P2pTest, pcie_gb_s};
 
 /// What a layer does after its all-reduce, in the same kernel.
@@ -73,35 +73,24 @@ pub struct Fabric {
     pub measured: Vec<MeasuredAllReduce>,
 }
 
-/// Whether two GPUs reach each other's memory, as far as a machine says: by the driver's word, a test, NVLink, or what is
-/// known of the unmodified driver and such cards. `None`: nothing says so or otherwise.
+/// What a machine itself says of two GPUs reaching each other's memory: the driver's word, a test, NVLink.
+fn access_said(machine: &Machine, a: usize, b: usize) -> Option<bool> {
+    let tested = machine.p2p.tested.as_ref().and_then(|table| *table.get(a, b)?).map(|test| test == P2pTest::Right);
+    let nvlink = machine.class(a, b).is_some_and(LinkClass::is_nvlink).then_some(true);
+    machine.p2p_allowed(a, b).or(tested).or(nvlink)
+}
+
+/// Whether two GPUs reach each other's memory, as far as a machine says, or what is known of the unmodified driver and such
+/// cards. `None`: nothing says so or otherwise.
 pub fn peer_access(machine: &Machine, a: usize, b: usize) -> Option<bool> {
-    let tested = machine.p2p.tested.as_ref().and_then(|table| *table.get(a, b)?);
-    if let Some(known) = machine.p2p_allowed(a, b).or(tested.map(|test| test == P2pTest::Right)) {
-        return Some(known);
-    }
-    if machine.class(a, b).is_some_and(LinkClass::is_nvlink) {
-        return Some(true);
-    }
-    let policy = |gpu: usize| {
-        let cards = gpus::facts(machine.gpus.get(gpu)?.name.as_deref()?)?;
-        gpus::agreed(&cards, |card| card.p2p)
-    };
-    let withheld = [a, b].into_iter().filter_map(policy).any(|policy| policy != P2pPolicy::Yes);
-    withheld.then_some(false)
+    access_said(machine, a, b).or_else(|| p2p_expected(machine, a, b))
 }
 
 /// What a plan takes for granted about peer access, in a sentence; `None`: nothing.
 pub fn assumed_access(machine: &Machine) -> Option<String> {
-    let unsaid: Vec<(usize, usize)> = machine
-        .pairs()
-        .filter(|&(a, b, class)| machine.p2p_allowed(a, b).is_none() && !class.is_some_and(LinkClass::is_nvlink))
-        .filter(|&(a, b, _)| machine.p2p.tested.as_ref().and_then(|table| *table.get(a, b)?).is_none())
-        .map(|(a, b, _)| (a, b))
-        .collect();
-    let &(a, b) = unsaid.first()?;
+    let (a, b, _) = machine.pairs().find(|&(a, b, _)| access_said(machine, a, b).is_none())?;
     let name = machine.gpus.get(a)?.name.as_deref().unwrap_or("these cards");
-    Some(match peer_access(machine, a, b) {
+    Some(match p2p_expected(machine, a, b) {
         Some(false) => format!(
             "peer access is taken to be off: the unmodified driver gives {name} none over PCIe, and no text says otherwise \
              (`nvidia-smi topo -p2p r`)"

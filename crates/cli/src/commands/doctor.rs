@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tombolo_topology::{Gpu, Look, Machine, Severity, Uplink, Verdict, discover, read, verdicts};
+use tombolo_topology::{Look, Machine, Severity, Uplink, Verdict, read, verdicts};
 
 /// Options of `doctor`.
 #[derive(clap::Args)]
@@ -95,23 +95,6 @@ fn facts(args: &DoctorArgs) -> Result<(Machine, Vec<Look>, Option<SelfCheck>), E
         }
         return Ok((machine, Vec::new(), None));
     }
-    let mut found = discover();
-    attributes(&mut found.machine);
-    let measures = found.machine.len() > 1 && !args.no_measure;
-    let check = measures.then(|| self_check::check(&mut found.machine));
+    let (found, check) = self_check::this_machine(!args.no_measure);
     Ok((found.machine, found.looked, check))
-}
-
-/// What CUDA knows of the cards beside the driver's library.
-fn attributes(machine: &mut Machine) {
-    for info in tombolo_cuda::attributes() {
-        // Both are addresses on the bus, with more or fewer zeros before the domain.
-        let at = |id: &str| id.to_ascii_lowercase().trim_start_matches('0').to_string();
-        let same = |gpu: &&mut Gpu| gpu.pci_bus_id.as_deref().map(at) == Some(at(&info.pci));
-        if let Some(gpu) = machine.gpus.iter_mut().find(same) {
-            gpu.multicast = Some(info.multicast);
-            let key = format!("multicast[{}]", gpu.index);
-            machine.origin.insert(key, "CUDA's attributes".into());
-        }
-    }
 }

@@ -23,11 +23,9 @@ impl Scheduler {
     /// Computes the masks by which the oldest step in flight will be drawn from. Nothing else depends on it.
     pub fn prepare_masks(&mut self) {
         let Some(Flight { parts, kind: Kind::Trunk }) = self.in_flight.front() else { return };
-        let drawn: Vec<_> = parts.iter().filter(|part| part.drawn > 0).map(|part| part.id).collect();
-        for id in drawn {
-            let Some(index) = self.position_of(id) else { continue };
-            let extra = self.running[index].request.extra.as_mut();
-            if let Some(mask) = extra.and_then(|extra| extra.mask.as_mut()) {
+        for sequence in &mut self.running {
+            let Some(mask) = sequence.request.extra.as_mut().and_then(|extra| extra.mask.as_mut()) else { continue };
+            if parts.iter().any(|part| part.drawn > 0 && part.id == sequence.id) {
                 mask.prepare();
             }
         }

@@ -89,12 +89,7 @@ fn print_check(out: &mut impl Write, check: &SelfCheck, style: &Style) -> Result
     writeln!(out, "\n{}", style.paint("1", "All-reduce between these GPUs, tried now"))?;
     for row in &check.rows {
         let wrong = if row.wrong > 0 { format!("  {} VALUES WRONG", row.wrong) } else { String::new() };
-        let (transport, what) = (one_line(&row.transport), one_line(&row.what));
-        writeln!(
-            out,
-            "  {transport:<5} {what:<20} {:>6} B  {} ranks  {:>8.2} µs{wrong}",
-            row.bytes, row.ranks, row.us
-        )?;
+        writeln!(out, "{}{wrong}", measured(&row.measured()))?;
     }
     for remark in &check.remarks {
         writeln!(out, "{}", wrapped(&one_line(remark), "  - "))?;
@@ -106,10 +101,14 @@ fn print_check(out: &mut impl Write, check: &SelfCheck, style: &Style) -> Result
 fn print_measured(out: &mut impl Write, rows: &[MeasuredAllReduce], style: &Style) -> Result<(), Error> {
     writeln!(out, "\n{}", style.paint("1", "All-reduce between these GPUs, as it was measured there"))?;
     for row in rows {
-        let (transport, what) = (one_line(&row.transport), one_line(&row.what));
-        writeln!(out, "  {transport:<5} {what:<20} {:>6} B  {} ranks  {:>8.2} µs", row.bytes, row.ranks, row.us)?;
+        writeln!(out, "{}", measured(row))?;
     }
     Ok(())
+}
+
+fn measured(row: &MeasuredAllReduce) -> String {
+    let (transport, what) = (one_line(&row.transport), one_line(&row.what));
+    format!("  {transport:<5} {what:<20} {:>6} B  {} ranks  {:>8.2} µs", row.bytes, row.ranks, row.us)
 }
 
 fn print_verdict(out: &mut impl Write, verdict: &Verdict, style: &Style) -> Result<(), Error> {

@@ -2,8 +2,7 @@
 
 use crate::error::{Error, input};
 use crate::limits::TEXT_BYTES_MAX;
-use crate::{machine_texts, output, self_check};
-use std::io::Read;
+use crate::{machine_texts, output, self_check, small_file};
 use std::path::{Path, PathBuf};
 use tombolo_topology::{Machine, gpus};
 
@@ -21,7 +20,7 @@ pub(super) fn read(paths: &[PathBuf], card: Option<&str>, measures: bool) -> Res
 }
 
 fn here(measures: bool) -> Result<Machine, Error> {
-    let mut found = tombolo_topology::discover();
+    let (found, check) = self_check::this_machine(measures);
     if found.machine.is_empty() {
         let why = found.looked.iter().find(|look| !look.found).map(|look| format!(" ({}: {})", look.at, look.what));
         return Err(input(format!(
@@ -30,8 +29,7 @@ fn here(measures: bool) -> Result<Machine, Error> {
             why.unwrap_or_default()
         )));
     }
-    if measures && found.machine.len() > 1 {
-        let check = self_check::check(&mut found.machine);
+    if let Some(check) = check {
         for remark in check.remarks.iter().filter(|_| check.rows.is_empty()) {
             output::say(&format!("the all-reduce was not measured, and is predicted: {remark}"));
         }
@@ -86,12 +84,5 @@ pub(super) fn is_record(path: &Path) -> bool {
 
 /// A small text file.
 pub(super) fn text_of(path: &Path) -> Result<String, Error> {
-    let wrong = |e: std::io::Error| input(format!("{}: {e}", path.display()));
-    let file = std::fs::File::open(path).map_err(wrong)?;
-    let mut text = String::new();
-    file.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text).map_err(wrong)?;
-    if text.len() as u64 > TEXT_BYTES_MAX {
-        return Err(input(format!("{}: more than {TEXT_BYTES_MAX} bytes", path.display())));
-    }
-    Ok(text)
+    small_file::text(path, TEXT_BYTES_MAX).map_err(|error| input(format!("{}: {error}", path.display())))
 }

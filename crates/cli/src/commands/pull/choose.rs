@@ -30,7 +30,8 @@ impl Set {
     }
 }
 
-/// Sorts files into models. What else a repository holds is left out, projectors of images and sound among it, and statistics for quantizing.
+/// Sorts files into models. What else a repository holds is left out, projectors of images and sound among it, and
+/// statistics for quantizing.
 pub(super) fn sets(files: Vec<RemoteFile>) -> Vec<Set> {
     let mut sets: BTreeMap<(String, usize), BTreeMap<usize, RemoteFile>> = BTreeMap::new();
     for file in files {

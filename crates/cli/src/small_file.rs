@@ -1,0 +1,23 @@
+//! Small text files that a user names, read within a limit.
+
+use std::io::Read;
+use std::path::Path;
+
+/// The text of a file of at most so many bytes, or what is wrong with it.
+pub(crate) fn text(path: &Path, bytes_max: u64) -> Result<String, String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    file.take(bytes_max + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > bytes_max {
+        return Err(format!("it has more than {bytes_max} bytes"));
+    }
+    Ok(text)
+}
+
+/// The same of a regular file only.
+pub(crate) fn regular_text(path: &Path, bytes_max: u64) -> Result<String, String> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err("not a regular file".into()),
+        _ => text(path, bytes_max),
+    }
+}
