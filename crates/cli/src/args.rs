@@ -215,6 +215,9 @@ pub(crate) struct DeviceArgs {
     /// How keys and values are kept
     #[arg(long, default_value = "auto", value_enum, value_name = "TYPE")]
     pub(crate) kv_cache_dtype: KvCacheType,
+    /// On GPUs: an answer is the same, bit for bit, whatever is computed beside it; slower. The processor's always is
+    #[arg(long)]
+    pub(crate) batch_invariant: bool,
 }
 
 /// Into how many parts the model is split, by how many threads.

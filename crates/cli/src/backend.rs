@@ -149,7 +149,13 @@ impl Place {
                     Transport::Peer => tombolo_cuda::Transport::Peer,
                     Transport::Host => tombolo_cuda::Transport::Host,
                 };
-                let options = tombolo_cuda::Options { devices: devices.clone(), arith, transport, deadline: DEADLINE };
+                let options = tombolo_cuda::Options {
+                    devices: devices.clone(),
+                    arith,
+                    transport,
+                    deadline: DEADLINE,
+                    batch_invariant: device.batch_invariant,
+                };
                 tombolo_cuda::load(gguf, config, ranks, capacity, &options).map_err(failure)
             }
         }

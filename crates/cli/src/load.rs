@@ -188,11 +188,17 @@ impl Loaded<Ranks> {
         self.driven(|ranks| Engine::new(ranks.backends, ranks.shape, capacity))
     }
 
-    /// Driven by the scheduler.
-    pub(crate) fn scheduled(self, waiting_max: usize, prefix_cache: bool, drafts: Drafts) -> Loaded<Runner> {
+    /// Driven by the scheduler. `max_itl_factor`: of [`Settings`].
+    pub(crate) fn scheduled(
+        self,
+        waiting_max: usize,
+        prefix_cache: bool,
+        drafts: Drafts,
+        max_itl_factor: Option<f32>,
+    ) -> Loaded<Runner> {
         let capacity = self.capacity;
         self.driven(|Ranks { backends, shape: Shape { vocabulary, groups } }| {
-            let settings = Settings { capacity, vocabulary, groups, waiting_max, prefix_cache, drafts };
+            let settings = Settings { capacity, vocabulary, groups, waiting_max, prefix_cache, drafts, max_itl_factor };
             Runner::new(backends, settings)
         })
     }

@@ -21,8 +21,15 @@ fn runner(name: &str, tp: usize, sequences: usize, blocks: usize, drafts: Drafts
     let capacity = Capacity { rows: 64.max(logits), sequences, logits, context: CONTEXT, blocks };
     let options = Options { threads: 2, arith: Arith::Production, ..Options::default() };
     let ranks = tombolo_cpu::load(gguf, &config, tp, capacity, &options).unwrap();
-    let settings =
-        Settings { capacity, vocabulary: config.vocabulary, groups, waiting_max: 64, prefix_cache: true, drafts };
+    let settings = Settings {
+        capacity,
+        vocabulary: config.vocabulary,
+        groups,
+        waiting_max: 64,
+        prefix_cache: true,
+        drafts,
+        max_itl_factor: None,
+    };
     Runner::new(ranks, settings)
 }
 

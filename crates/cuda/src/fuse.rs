@@ -8,12 +8,12 @@ use tombolo_model::{Activation, BufferId, GroupId, Op, Program, RopeId, WeightId
 /// How far to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// One kernel an operation, as far as there is one: prefill and mixed steps, whose time is in the products.
+    /// Projections of the same input in one launch, the activation in that of its gate where gate and up are of one type.
     Plain,
-    /// For decode steps, every row of which wants logits: projections of the same input in one launch, the activation
-    /// in that of its gate, no gathering of rows.
+    /// For decode steps, every row of which wants logits: no gathering of rows either.
     Joined,
-    /// Also: on a lone rank the residual add in the product before it and the norm in the products after it.
+    /// For those of few rows: gate and up of two types, too, and on a lone rank the residual add in the product before it
+    /// and the norm in the products after it.
     Chained,
 }
 
@@ -128,8 +128,9 @@ pub fn unsupported(program: &Program) -> Option<&'static str> {
 pub fn fuse(program: &Program, level: Level) -> Result<Vec<Node>, Unfusable> {
     let mut nodes = basic(program)?;
     if level != Level::Plain {
-        nodes = join_linears(drop_gathers(nodes));
+        nodes = drop_gathers(nodes);
     }
+    nodes = join_linears(program, nodes, level == Level::Chained);
     if level == Level::Chained && program.shard.size == 1 {
         nodes = chain(program, &nodes).unwrap_or(nodes);
     }
@@ -241,8 +242,10 @@ fn drop_gathers(nodes: Vec<Node>) -> Vec<Node> {
 /// Most weights in one launch.
 pub const MAX_PARTS: usize = 3;
 
-/// Neighbouring products of one input become one node; gate, up and their activation too.
-fn join_linears(nodes: Vec<Node>) -> Vec<Node> {
+/// Neighbouring products of one input become one node; gate, up and their activation too: only where they are of one type
+/// unless `mixed`.
+fn join_linears(program: &Program, nodes: Vec<Node>, mixed: bool) -> Vec<Node> {
+    let ty = |part: (WeightId, BufferId)| program.weight(part.0).ty;
     let mut joined: Vec<Node> = Vec::with_capacity(nodes.len());
     for node in nodes {
         match (joined.last_mut(), node) {
@@ -255,7 +258,9 @@ fn join_linears(nodes: Vec<Node>) -> Vec<Node> {
                 before.parts.extend(next.parts);
             }
             (Some(Node::Linear(before)), Node::SiluMul { gate, up, out })
-                if before.parts.len() == 2 && before.parts[0].1 == gate && before.parts[1].1 == up =>
+                if before.parts.len() == 2
+                    && (before.parts[0].1, before.parts[1].1) == (gate, up)
+                    && (mixed || ty(before.parts[0]) == ty(before.parts[1])) =>
             {
                 before.epilogue = Epilogue::SiluMul(out);
             }

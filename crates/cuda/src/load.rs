@@ -28,6 +28,8 @@ pub struct Options {
     pub transport: Transport,
     /// The longest that a rank waits for another.
     pub deadline: Duration,
+    /// What a row gives does not depend on the rows beside it, bit for bit. Slower: no kernels for few rows, no graphs.
+    pub batch_invariant: bool,
 }
 
 impl Default for Options {
@@ -37,6 +39,7 @@ impl Default for Options {
             arith: Arith::Production,
             transport: Transport::Auto,
             deadline: Duration::from_secs(20),
+            batch_invariant: false,
         }
     }
 }
@@ -105,7 +108,7 @@ fn load_as(
     let threads = (std::thread::available_parallelism().map_or(1, usize::from) / tp).clamp(1, 8);
 
     let loaded = in_threads(programs.into_iter().zip(&devices).collect(), |(program, device)| {
-        load_rank(&gguf, program, device, &capacity, options.arith, threads)
+        load_rank(&gguf, program, device, &capacity, options, threads)
     })?;
     let (ranks, remark) = connect(&loaded, options)?;
     let groups: Vec<Option<ThreadRank>> = match tp {
@@ -145,7 +148,7 @@ fn load_rank(
     program: Program,
     device: &Arc<Device>,
     capacity: &Capacity,
-    arith: Arith,
+    options: &Options,
     threads: usize,
 ) -> Result<Loaded, LoadError> {
     device.make_current()?;
@@ -157,7 +160,7 @@ fn load_rank(
     };
     check_products(&program, &nodes, device)?;
     let kernels = Kernels::load(device)?;
-    let plan = Plan::new(&program, capacity, arith, device.info.multiprocessors as usize);
+    let plan = Plan::new(&program, capacity, options.arith, device.info.multiprocessors as usize);
     let arena = allocate(device, &plan)?;
     let stream = Stream::new(device)?;
     // SAFETY: the arena is as long as said.
@@ -296,6 +299,7 @@ impl Loaded {
             nodes: self.nodes,
             capacity,
             arith: options.arith,
+            batch_invariant: options.batch_invariant,
             deadline: options.deadline,
             group,
             shared_device,

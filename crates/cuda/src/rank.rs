@@ -90,6 +90,8 @@ pub(crate) struct Parts {
     pub(crate) nodes: Nodes,
     pub(crate) capacity: Capacity,
     pub(crate) arith: Arith,
+    /// Every step is launched like one of many rows.
+    pub(crate) batch_invariant: bool,
     pub(crate) deadline: Duration,
     /// How the ranks' host sides talk: only where a draw needs the full logits.
     pub(crate) group: Option<ThreadRank>,
@@ -125,7 +127,7 @@ impl Rank {
             number: 0,
             parts,
         };
-        if graphs {
+        if graphs && !rank.parts.batch_invariant {
             rank.record()?;
         }
         Ok(rank)
@@ -150,7 +152,8 @@ impl Rank {
     fn start(&mut self, step: &Arc<Step>) -> Result<(), BackendError> {
         let parts = &self.parts;
         let turn = self.number as usize % IN_FLIGHT;
-        let bucket = bucket_for(step.rows.len()).filter(|&b| is_decode(step) && b <= parts.largest_bucket());
+        let recorded = is_decode(step) && !parts.batch_invariant;
+        let bucket = bucket_for(step.rows.len()).filter(|&b| recorded && b <= parts.largest_bucket());
         let mut shape = match bucket {
             Some(bucket) => Shape::bucket(bucket, &parts.program, &parts.capacity),
             None => Shape::exact(step, &parts.program),
@@ -255,9 +258,10 @@ impl Backend for Rank {
             1 => String::new(),
             _ => format!(", {} transport", parts.collective.transport().name()),
         };
+        let invariant = if parts.batch_invariant { ", batch-invariant" } else { "" };
         let shared = if parts.shared_device { ", shares its device: launches do not overlap" } else { "" };
         format!(
-            "{}, rank {} of {}{transport}{shared}; memory {}; graph nodes by rows {}{}",
+            "{}, rank {} of {}{transport}{shared}{invariant}; memory {}; graph nodes by rows {}{}",
             device_name(&parts.device),
             shard.rank,
             shard.size,
@@ -323,6 +327,7 @@ impl Parts {
             plan: &self.plan,
             start: self.arena.start(),
             arith: self.arith,
+            same_bits: self.batch_invariant,
             collective: &self.collective,
             inputs: [self.inputs[0].device_ptr(), self.inputs[1].device_ptr()],
             outputs: [self.outputs[0].device_ptr(), self.outputs[1].device_ptr()],

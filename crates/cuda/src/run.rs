@@ -54,6 +54,8 @@ pub(crate) struct Runner<'a> {
     /// Of the arena.
     pub(crate) start: DevicePtr,
     pub(crate) arith: Arith,
+    /// A row's bits do not depend on the rows beside it.
+    pub(crate) same_bits: bool,
     pub(crate) collective: &'a Collective,
     pub(crate) inputs: [DevicePtr; 2],
     pub(crate) outputs: [DevicePtr; 2],
@@ -171,6 +173,7 @@ impl Runner<'_> {
             norm: l.norm.map(|(weight, eps)| (self.weight(weight), eps)),
             epilogue: then,
             exact: self.arith == Arith::F32,
+            same_bits: self.same_bits,
             scratch: self.at(self.plan.scratch.linear),
         };
         // SAFETY: the plan gave every address its room, and scratch for the most rows and the widest input.

@@ -1,7 +1,7 @@
 //! What a program becomes: checked on the tiny models, without a GPU.
 
 use tombolo_cuda::fuse::{Epilogue, Level, Node, fuse, unsupported};
-use tombolo_gguf::Gguf;
+use tombolo_gguf::{Gguf, TensorType};
 use tombolo_model::{Activation, Config, Op, Program, Shard};
 
 const LLAMA: &[u8] = include_bytes!("../../model/tests/data/tiny-llama.gguf");
@@ -66,21 +66,25 @@ fn several_ranks_meet_twice_a_layer() {
 }
 
 #[test]
-fn mixed_steps_run_one_kernel_an_operation() {
-    let layer = [
-        "linear1",
-        "linear1",
-        "linear1",
-        "attention",
-        "linear1",
-        "add_norm",
-        "linear1",
-        "linear1",
-        "silu_mul",
-        "linear1",
-        "add_norm",
-    ];
+fn mixed_steps_gather_their_rows() {
+    let layer = ["linear3", "attention", "linear1", "add_norm", "linear2+silu_mul", "linear1", "add_norm"];
     check(&program(LLAMA, 1), Level::Plain, &["embed", "norm"], &layer, &["gather", "linear1", "sample"]);
+}
+
+/// No kernel for many rows takes both.
+#[test]
+fn gate_and_up_of_two_types_are_joined_for_few_rows_alone() {
+    let mut program = program(LLAMA, 1);
+    let gates = program.ops.iter().enumerate().filter(|(_, op)| matches!(op, Op::GatedActivation { .. }));
+    let ups: Vec<usize> = gates.map(|(index, _)| index - 1).collect();
+    for index in ups {
+        let Op::Linear { weight, .. } = program.ops[index] else { panic!("no product before an activation") };
+        program.weights[weight.index()].ty = TensorType::Q6_K;
+    }
+    let joined = |level| {
+        kinds(&fuse(&program, level).unwrap()).iter().any(|kind| kind.contains("silu_mul") && kind.contains("linear"))
+    };
+    assert!(joined(Level::Chained) && !joined(Level::Joined) && !joined(Level::Plain));
 }
 
 #[test]

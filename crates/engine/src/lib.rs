@@ -1,7 +1,7 @@
 //! The engine: ranks as worker threads, the pool of KV blocks, and the loop that turns a prompt into tokens.
 //!
 //! It speaks to devices only through [`tombolo_model::Backend`] and opens no file. Only the wait for a rank's answer looks at a
-//! clock.
+//! clock, and how long steps take is measured where they are run.
 #![forbid(unsafe_code)]
 
 mod blocks;

@@ -3,6 +3,7 @@
 use crate::workers::Workers;
 use crate::{EngineError, Event, Figures, Refused, Request, RequestId, Scheduler, Settings};
 use std::sync::Arc;
+use std::time::Instant;
 use tombolo_model::{Backend, Before, Step};
 
 /// Where a call of [`Runner::step`] has got to, for whoever measures it.
@@ -27,6 +28,8 @@ pub struct Runner {
     before: Before,
     /// Steps are begun before the last one's results are seen.
     overlaps: bool,
+    /// When the ranks last had nothing to wait for: since then they are at the oldest step in flight.
+    busy_since: Instant,
 }
 
 impl Runner {
@@ -38,7 +41,14 @@ impl Runner {
         assert!(!backends.is_empty(), "a model has at least one rank");
         let overlaps = backends.iter().all(|backend| backend.is_asynchronous());
         let scheduler = Scheduler::new(settings);
-        Self { workers: Workers::start(backends), scheduler, settings, before: Before::default(), overlaps }
+        Self {
+            workers: Workers::start(backends),
+            scheduler,
+            settings,
+            before: Before::default(),
+            overlaps,
+            busy_since: Instant::now(),
+        }
     }
 
     /// Takes a request, or says why not.
@@ -93,6 +103,7 @@ impl Runner {
     pub fn step(&mut self, mut observe: impl FnMut(Phase)) -> Result<(), EngineError> {
         if self.scheduler.in_flight() == 0 {
             let Some(step) = self.scheduler.schedule() else { return Ok(()) };
+            self.busy_since = Instant::now();
             self.submit(step, &mut observe)?;
         }
         if self.overlaps
@@ -105,6 +116,9 @@ impl Runner {
         self.scheduler.prepare_masks();
         let output = self.workers.collect()?;
         observe(Phase::Collected);
+        let now = Instant::now();
+        self.scheduler.took((now - self.busy_since).as_secs_f64());
+        self.busy_since = now;
         self.scheduler.commit(&output);
         observe(Phase::Committed);
         Ok(())

@@ -106,6 +106,7 @@ fn runner(asynchronous: bool, faults: &[Fault]) -> Runner {
         waiting_max: 8,
         prefix_cache: true,
         drafts: Drafts::None,
+        max_itl_factor: None,
     };
     Runner::new(ranks(asynchronous, faults), settings)
 }

@@ -177,7 +177,15 @@ fn settings(random: &mut Random) -> Settings {
     let blocks = least + random.below(6);
     let capacity = Capacity { rows, sequences, logits, context: CONTEXT, blocks };
     let groups = 1 + random.below(2);
-    Settings { capacity, vocabulary: VOCABULARY, groups, waiting_max: 12, prefix_cache: !random.one_in(4), drafts }
+    Settings {
+        capacity,
+        vocabulary: VOCABULARY,
+        groups,
+        waiting_max: 12,
+        prefix_cache: !random.one_in(4),
+        drafts,
+        max_itl_factor: random.one_in(2).then_some(1.5),
+    }
 }
 
 struct Simulation {
@@ -223,10 +231,12 @@ impl Simulation {
                         self.model.ahead += 1;
                         let next = self.model.run(&ahead, &self.settings);
                         self.cancel_some();
+                        self.time_passes();
                         self.scheduler.commit(&output);
                         output = next;
                     }
                     self.cancel_some();
+                    self.time_passes();
                     self.scheduler.commit(&output);
                 }
                 None => idle += 1,
@@ -252,6 +262,12 @@ impl Simulation {
         let mut prompt = [&before.prompt[..], &before.given[..cut]].concat();
         prompt.extend(request.prompt.iter().take(CONTEXT - prompt.len()));
         request.prompt = prompt;
+    }
+
+    /// A step took between nothing and ten seconds.
+    fn time_passes(&mut self) {
+        let seconds = self.random.below(10_000) as f64 * 1e-3;
+        self.scheduler.took(seconds);
     }
 
     fn cancel_some(&mut self) {

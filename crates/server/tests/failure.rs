@@ -69,6 +69,7 @@ fn a_rank_that_fails_ends_everything_in_order() {
         waiting_max: 8,
         prefix_cache: true,
         drafts: Default::default(),
+        max_itl_factor: None,
     };
     let end = std::thread::spawn(move || server.serve(model, Runner::new(vec![Box::new(Fails)], settings)));
     while !get(address, "/ready").starts_with("HTTP/1.1 200") {

@@ -257,7 +257,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let rows = if is_cpu { CPU_ROWS } else { ROWS };
     let capacity = Capacity { logits: 1 + drafts.most(), ..capacity(rows, 1, context) };
     let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
-    let loaded = loaded.scheduled(1, true, drafts);
+    let loaded = loaded.scheduled(1, true, drafts, None);
     loaded.print_summary();
     print_sampling(&sampling);
     let predict = args.predict.unwrap_or(if source == Source::Demo { demo::PREDICT } else { usize::MAX });

@@ -49,6 +49,10 @@ pub(crate) struct ServeArgs {
     /// Tokens that a step runs at most [default: 128 on the processor, 512 on GPUs]
     #[arg(long, value_name = "N", value_parser = count)]
     max_num_batched_tokens: Option<usize>,
+    /// How many times as long a step may take when it reads prompts beside running answers as without, so that these do not
+    /// stutter; more: prompts are read sooner. 0: as long as it takes
+    #[arg(long, value_name = "X", value_parser = factor, default_value_t = 2.0)]
+    max_itl_factor: f32,
     /// Tokens that the KV cache holds [default: what memory allows, and what all sequences can use]
     #[arg(long, value_name = "N", value_parser = count)]
     kv_cache_tokens: Option<usize>,
@@ -149,6 +153,12 @@ impl NetArgs {
     }
 }
 
+/// Nothing, or at least 1.
+fn factor(text: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|x: &f32| *x == 0.0 || (*x >= 1.0 && x.is_finite()));
+    value.ok_or_else(|| "a number from 1 is needed, or 0 for no limit".to_string())
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
     let options = args.net.options()?;
@@ -175,7 +185,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
     let (drafts, config) = drafts::choose(&args.draft, &gguf, config, is_cpu)?;
     let capacity = capacity(args, &gguf, &config, is_cpu, context, drafts.most())?;
     let loaded = load::load(&gguf, &config, &args.device, &args.split, capacity)?;
-    let loaded = loaded.scheduled(args.max_waiting.max(1), !args.no_enable_prefix_caching, drafts);
+    let max_itl_factor = Some(args.max_itl_factor).filter(|factor| *factor > 0.0);
+    let loaded = loaded.scheduled(args.max_waiting.max(1), !args.no_enable_prefix_caching, drafts, max_itl_factor);
     loaded.print_summary();
     print_settings(&loaded);
     let names = if args.served_model_name.is_empty() { vec![name(&source)] } else { args.served_model_name.clone() };

@@ -2,7 +2,7 @@
 //! memory that is not there is an error.
 
 use crate::support::{decode, distance, goldens, kl, options, prefill, rows};
-use tombolo_cuda::{LoadError, Transport, load};
+use tombolo_cuda::{LoadError, Options, Transport, load};
 use tombolo_model::{Arith, Capacity, Sampling, Step, Token};
 
 #[test]
@@ -71,15 +71,50 @@ fn a_batch_gives_what_its_sequences_give_alone() {
                 let mut step = Step { full_logits: true, ..Step::default() };
                 (0..count).for_each(|s| rows(&mut step, s, length(s), &[next(s)], true));
                 let together = ranks.run(step).logits;
-                // Beyond 8 rows products round their input to bf16, not to 8 bits: other bits, the same distribution.
+                // Other kernels add in another order: other bits, the same distribution.
                 let far = distance(&alone, &together);
                 let divergence = kl(&alone, &together, golden.config.vocabulary);
                 println!("{} {arith:?} batch of {count}: {far:.2e}, KL {divergence:.2e}", golden.name);
                 let close = match arith {
                     Arith::F32 => far <= 1e-4,
-                    Arith::Production => divergence <= 1e-2 && (count > 8 || far == 0.0),
+                    // In models of a few dozen values a byte rounded the other way is much.
+                    Arith::Production => divergence <= 1e-3,
                 };
                 assert!(close, "{} {arith:?} batch of {count}: {far}, KL {divergence}", golden.name);
+            }
+        }
+    }
+}
+
+/// A sequence token by token, as a whole, in chunks, and in chunks between others: the same logits, bit for bit.
+#[test]
+#[ignore = "needs a GPU"]
+fn batch_invariant_logits_do_not_depend_on_what_is_computed_beside_them() {
+    for (tp, arith) in [(1, Arith::Production), (2, Arith::Production), (1, Arith::F32)] {
+        for golden in goldens() {
+            let options = Options { batch_invariant: true, ..options(tp, arith, Transport::Auto) };
+            let mut ranks = golden.load(tp, options).unwrap();
+            let host: Vec<Token> = golden.tokens.iter().map(|&t| Token::Host(t)).collect();
+            let mut run = |cuts: &[usize], others: usize| {
+                let mut logits = Vec::new();
+                let mut start = 0;
+                for &end in cuts.iter().chain([&host.len()]) {
+                    let mut step = Step { full_logits: true, ..Step::default() };
+                    // Before this sequence's rows and after them.
+                    (1..=others / 2).for_each(|s| rows(&mut step, s, 0, &host[s % 5..s % 5 + 1 + s % 3], true));
+                    let before = step.rows.len() * golden.config.vocabulary;
+                    rows(&mut step, 0, start, &host[start..end], true);
+                    (others / 2 + 1..=others).for_each(|s| rows(&mut step, s, 0, &host[s % 5..s % 5 + 2], true));
+                    let output = ranks.run(step).logits;
+                    logits.extend_from_slice(&output[before..][..(end - start) * golden.config.vocabulary]);
+                    start = end;
+                }
+                logits
+            };
+            let alone = run(&(1..host.len()).collect::<Vec<_>>(), 0);
+            for (cuts, others) in [(vec![], 0), (vec![7, 9, 40], 0), (vec![1, 33], 3), (vec![3, 5, 40], 12)] {
+                let other = run(&cuts, others);
+                assert!(alone == other, "{} tp {tp} {arith:?}: cut at {cuts:?} beside {others}", golden.name);
             }
         }
     }

@@ -88,7 +88,7 @@ impl Golden {
 pub(crate) fn options(tp: usize, arith: Arith, transport: Transport) -> Options {
     let there = devices().expect("these tests need a GPU").len();
     let devices = (0..tp).map(|rank| rank % there).collect();
-    Options { devices, arith, transport, deadline: Duration::from_secs(10) }
+    Options { devices, arith, transport, deadline: Duration::from_secs(10), ..Options::default() }
 }
 
 /// All ranks of a model.

@@ -22,7 +22,7 @@ impl Results<'_> {
 impl Scheduler {
     /// Computes the masks by which the oldest step in flight will be drawn from. Nothing else depends on it.
     pub fn prepare_masks(&mut self) {
-        let Some(Flight { parts, kind: Kind::Trunk }) = self.in_flight.front() else { return };
+        let Some(Flight { parts, kind: Kind::Trunk, .. }) = self.in_flight.front() else { return };
         for sequence in &mut self.running {
             let Some(mask) = sequence.request.extra.as_mut().and_then(|extra| extra.mask.as_mut()) else { continue };
             if parts.iter().any(|part| part.drawn > 0 && part.id == sequence.id) {
@@ -36,7 +36,7 @@ impl Scheduler {
     /// # Panics
     /// None is, or it did not draw as many tokens as it was to.
     pub fn commit(&mut self, output: &StepOutput) {
-        let Flight { parts, kind } = self.in_flight.pop_front().expect("a step is in flight");
+        let Flight { parts, kind, .. } = self.in_flight.pop_front().expect("a step is in flight");
         assert_eq!(output.tokens.len(), parts.iter().map(|part| part.drawn).sum::<usize>(), "tokens of a step");
         let mut at = 0;
         for part in parts {

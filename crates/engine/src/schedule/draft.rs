@@ -56,7 +56,7 @@ impl Scheduler {
             return None;
         }
         step.pass = Pass::Draft { hidden };
-        self.in_flight.push_back(Flight { parts: flight, kind: Kind::Draft });
+        self.in_flight.push_back(Flight { parts: flight, kind: Kind::Draft, rows: (0, 0) });
         Some(step)
     }
 

@@ -4,17 +4,19 @@
 //! clock, no thread and no device; the same calls give the same steps.
 //!
 //! A step runs, in this order, one token of every request that generates (with its drafts), then pieces of prompts, as many
-//! rows as fit. Where blocks run out, the request that came last gives up its own and is run again later: what it draws does
+//! rows as fit and as do not hold the others up for longer than [`Settings::max_itl_factor`]. Where blocks run out, the request that came last gives up its own and is run again later: what it draws does
 //! not depend on that, because a draw depends on logits, seed and position alone.
 
 mod commit;
 mod draft;
+mod pace;
 mod plan;
 mod queue;
 mod sequence;
 
 use crate::cache::Blocks;
 use crate::request::{Event, Reason, Request, RequestId};
+use pace::Pace;
 use queue::Queue;
 use sequence::{Place, Sequence};
 use std::collections::VecDeque;
@@ -43,7 +45,7 @@ impl Drafts {
 }
 
 /// What the scheduler works within.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// What the ranks were loaded for. [`Capacity::logits`] rows let every sequence draft.
     pub capacity: Capacity,
@@ -57,6 +59,9 @@ pub struct Settings {
     pub prefix_cache: bool,
     /// Speculation.
     pub drafts: Drafts,
+    /// How many times as long a step may take with pieces of prompts beside answers that are being generated as without
+    /// (see [`Scheduler::took`]); `None`: any.
+    pub max_itl_factor: Option<f32>,
 }
 
 /// Why a request is not taken.
@@ -111,6 +116,8 @@ pub struct Figures {
 struct Flight {
     parts: Vec<Part>,
     kind: Kind,
+    /// Rows of answers and of prompts.
+    rows: (usize, usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +153,7 @@ pub struct Scheduler {
     to_draft: Vec<Part>,
     events: Vec<Event>,
     figures: Figures,
+    pace: Pace,
     arrivals: u64,
     steps: u64,
     is_closed: bool,
@@ -169,9 +177,18 @@ impl Scheduler {
             to_draft: Vec::new(),
             events: Vec::new(),
             figures: Figures::default(),
+            pace: Pace::new(settings.max_itl_factor),
             arrivals: 0,
             steps: 0,
             is_closed: false,
+        }
+    }
+
+    /// How long the oldest step in flight took, in seconds, from when the ranks were free for it: from this it learns how
+    /// much of prompts a step may have. Without, it has as much as fits. The only thing that it knows of time.
+    pub fn took(&mut self, seconds: f64) {
+        if let Some(Flight { kind: Kind::Trunk, rows: (decodes, prompts), .. }) = self.in_flight.front() {
+            self.pace.learn(*decodes, *prompts, seconds);
         }
     }
 

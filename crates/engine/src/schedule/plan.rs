@@ -25,12 +25,14 @@ impl Scheduler {
         let mut room = Room { rows: self.settings.capacity.rows, logits: self.settings.capacity.logits };
         let mut chosen = Vec::new();
         self.decodes(&mut room, &mut chosen);
+        let decodes = self.settings.capacity.rows - room.rows;
+        room.rows = room.rows.min(self.pace.rows(decodes));
         self.admit(&mut room);
         self.prompts(&mut room, &mut chosen);
         if chosen.is_empty() {
             return None;
         }
-        Some(self.step(&chosen))
+        Some(self.step(&chosen, decodes))
     }
 
     /// The step after the one in flight, begun before its results are seen: one token more of the requests in it, each the
@@ -84,7 +86,8 @@ impl Scheduler {
             return None;
         }
         self.steps += 1;
-        self.in_flight.push_back(Flight { parts, kind: Kind::Trunk });
+        let rows = (parts.len(), 0);
+        self.in_flight.push_back(Flight { parts, kind: Kind::Trunk, rows });
         Some(step)
     }
 
@@ -229,7 +232,8 @@ impl Scheduler {
         }
     }
 
-    fn step(&mut self, chosen: &[(RequestId, usize)]) -> Step {
+    /// `decodes`: how many of its rows are answers'.
+    fn step(&mut self, chosen: &[(RequestId, usize)], decodes: usize) -> Step {
         let mut step = Step::default();
         let mut parts = Vec::with_capacity(chosen.len());
         for &(id, rows) in chosen {
@@ -261,7 +265,8 @@ impl Scheduler {
                 self.figures.prompt_rows += rows as u64;
             }
         }
-        self.in_flight.push_back(Flight { parts, kind: Kind::Trunk });
+        let rows = (decodes, step.rows.len() - decodes);
+        self.in_flight.push_back(Flight { parts, kind: Kind::Trunk, rows });
         step
     }
 

@@ -23,8 +23,9 @@ struct Args {
     uint32_t x_stride;
     uint32_t weight_count;
     uint32_t epilogue;     // SILU_MUL: weights 0 and 1 are gate and up, and only weight 0's `out` is written
-    uint32_t slots;        // decode: ring slots of a warp,
+    uint32_t slots;        // decode: ring slots of a warp; tiles: slots of a block
     uint32_t slot_bytes;   // bytes of one
-    uint32_t round_rows;   // and virtual rows whose sums fit in shared memory at once: a multiple of a block's row step
+    uint32_t round_rows;   // decode: virtual rows whose sums fit in shared memory at once, a multiple of a block's row step;
+                           // tiles: tiles of 8 rows of x in a chunk
     uint32_t pad;
 };

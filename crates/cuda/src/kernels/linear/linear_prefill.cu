@@ -196,12 +196,7 @@ __device__ __forceinline__ void prefill(const Args& a, const __nv_bfloat16* x_bf
     switch (t.w->type) {
         case F32: t.template run<F32>(sum); break;
         case F16: t.template run<F16>(sum); break;
-        case BF16: t.template run<BF16>(sum); break;
-        case Q4_0: t.template run<Q4_0>(sum); break;
-        case Q4_1: t.template run<Q4_1>(sum); break;
-        case Q8_0: t.template run<Q8_0>(sum); break;
-        case Q4_K: t.template run<Q4_K>(sum); break;
-        default: t.template run<Q6_K>(sum); break;
+        default: t.template run<BF16>(sum); break;
     }
     t.write(sum);
 }

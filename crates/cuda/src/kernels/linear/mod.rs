@@ -1,21 +1,27 @@
 //! Products with weights: `y = W x`, the one operation that moves nearly all bytes of a step.
 //!
-//! [`linear`] chooses the kernel: `linear_decode` for few rows and quantized weights, `linear_prefill` for more,
-//! `linear_f32` for f32 arithmetic and for decode with float weights. [`layout`] says how weights lie. What a kernel's
-//! time is bound by stands at the head of its source.
+//! [`way`] chooses the kernel: `linear_decode` for few rows and quantized weights, `linear_tiles` for more,
+//! `linear_prefill` for many rows and float weights, `linear_f32` for f32 arithmetic and for few rows and float weights.
+//! [`layout`] says how weights lie. What a kernel's time is bound by stands at the head of its source.
 
 pub mod layout;
 mod plan;
+pub mod tiles;
 
-use crate::driver::{Args, ByValue, CudaError, DevicePtr, Kernels, Launch, Stream};
-use plan::{Shape, decode_plan, prefill_tile};
+use crate::driver::{Args, ByValue, CudaError, DeviceInfo, DevicePtr, Kernels, Launch, Stream};
+use layout::GROUP;
+pub use plan::Shape;
+use plan::{decode_plan, prefill_tile};
+use tiles::{TilePlan, tile_plan};
 use tombolo_gguf::TensorType;
 
 /// Most weights of one launch.
 pub const MOST_WEIGHTS: usize = 3;
-/// Most rows of x that the decode kernel is used for, 8 at a time: it reads the weights once per launch, and three times
-/// (14 ms for an 8B model's layers on an H200) is still quicker than the prefill kernel's 17 to 22.
-pub const MOST_DECODE_ROWS: usize = 24;
+/// Most rows of x that the decode kernel is used for. An 8B model's layer on an H200: with 4 rows 91 us, tiles 83; with 8
+/// 142 and 85.
+pub const MOST_DECODE_ROWS: usize = 2;
+/// Most rows of x for which float weights are multiplied in f32: above, the matrix units are quicker.
+const MOST_EXACT_ROWS: usize = 24;
 
 /// One weight matrix and where its product goes.
 #[derive(Clone, Copy, Debug)]
@@ -62,13 +68,28 @@ pub struct Linear<'a> {
     pub epilogue: Epilogue,
     /// f32 throughout: slow, for gates.
     pub exact: bool,
-    /// [`scratch_bytes`] of memory that nothing else uses meanwhile; untouched for up to [`MOST_DECODE_ROWS`] rows.
+    /// A row of x gives the same bits whatever the number of rows.
+    pub same_bits: bool,
+    /// [`scratch_bytes`] of memory that nothing else uses meanwhile, aligned to 16 bytes.
     pub scratch: DevicePtr,
+}
+
+/// How a product is computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    /// f32 arithmetic.
+    Exact,
+    /// Weights from memory to every row of x, 8 rows at a time.
+    Decode,
+    /// Exact products of bytes on the matrix units.
+    Tiles(TilePlan),
+    /// Decoded to bf16, on the matrix units.
+    Floats,
 }
 
 /// Scratch that [`linear`] needs for at most `rows` rows of at most `widest` in-features.
 pub fn scratch_bytes(rows: usize, widest: usize) -> usize {
-    if rows <= MOST_DECODE_ROWS { 0 } else { 2 * rows * widest.next_multiple_of(64) }
+    (2 * rows * widest.next_multiple_of(64)).max(tiles::x_bytes(rows, widest))
 }
 
 /// Whether [`linear`] can multiply weights of these types and rows, `cols` wide (`paired`: with [`Epilogue::SiluMul`]),
@@ -181,9 +202,39 @@ impl Linear<'_> {
         }
     }
 
+    /// Type and rows of every part.
+    pub fn groups(&self) -> Vec<(TensorType, usize)> {
+        self.parts.iter().map(|p| (p.ty, p.rows)).collect()
+    }
+
+    /// What plans are made of; `groups` is [`Self::groups`].
+    pub fn shape<'a>(&self, groups: &'a [(TensorType, usize)]) -> Shape<'a> {
+        let paired = self.epilogue == Epilogue::SiluMul;
+        Shape { cols: self.cols, virtual_rows: self.virtual_rows(), parts: groups, paired }
+    }
+
     fn has_floats(&self) -> bool {
         self.parts.iter().any(|p| p.ty.block_len() == 1)
     }
+}
+
+/// The way that [`linear`] takes on a device.
+pub fn way(info: &DeviceInfo, l: &Linear<'_>) -> Way {
+    let (sms, most) = (info.multiprocessors as usize, info.shared_memory as usize);
+    let mixed_pair = l.epilogue == Epilogue::SiluMul && l.parts[0].ty != l.parts[1].ty;
+    if l.exact {
+        return Way::Exact;
+    }
+    if l.has_floats() {
+        // No kernel for many rows takes a gate and an up of different types.
+        let many = l.same_bits || l.rows > MOST_EXACT_ROWS;
+        return if many && !mixed_pair { Way::Floats } else { Way::Exact };
+    }
+    if mixed_pair || (l.rows <= MOST_DECODE_ROWS && !l.same_bits) {
+        return Way::Decode;
+    }
+    let groups = l.groups();
+    tile_plan(&l.shape(&groups), l.rows, sms, most, l.same_bits).map_or(Way::Decode, Way::Tiles)
 }
 
 /// Queues the products.
@@ -198,16 +249,39 @@ impl Linear<'_> {
 /// Every address must hold what [`Linear`] says, and no `out` may overlap `x` or another `out`.
 pub unsafe fn linear(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<(), CudaError> {
     l.check();
-    let mixed_pair = l.epilogue == Epilogue::SiluMul && l.parts[0].ty != l.parts[1].ty;
-    if l.exact || (l.rows <= MOST_DECODE_ROWS && l.has_floats()) || (l.rows > MOST_DECODE_ROWS && mixed_pair) {
-        // SAFETY: the caller's word.
-        unsafe { exact(stream, kernels, l) }
-    } else if l.rows <= MOST_DECODE_ROWS {
-        // SAFETY: the caller's word.
-        unsafe { decode(stream, kernels, l) }
-    } else {
-        // SAFETY: the caller's word.
-        unsafe { prefill(stream, kernels, l) }
+    let floats = l.parts.iter().filter(|p| p.ty.block_len() == 1).count();
+    if floats > 0 && floats < l.parts.len() && l.epilogue != Epilogue::SiluMul {
+        // No kernel for many rows takes both.
+        for part in l.parts {
+            let alone = Linear { parts: std::slice::from_ref(part), ..*l };
+            // SAFETY: the caller's word.
+            unsafe { linear_by(stream, kernels, &alone, way(&stream.device().info, &alone)) }?;
+        }
+        return Ok(());
+    }
+    // SAFETY: the caller's word.
+    unsafe { linear_by(stream, kernels, l, way(&stream.device().info, l)) }
+}
+
+/// [`linear`] by a way that need not be the one chosen: for measurements.
+///
+/// # Errors
+/// The driver's.
+///
+/// # Panics
+/// As [`linear`].
+///
+/// # Safety
+/// As [`linear`]; the way must take these types.
+pub unsafe fn linear_by(stream: &Stream, kernels: &Kernels, l: &Linear<'_>, way: Way) -> Result<(), CudaError> {
+    // SAFETY: the caller's word.
+    unsafe {
+        match way {
+            Way::Exact => exact(stream, kernels, l),
+            Way::Decode => decode(stream, kernels, l),
+            Way::Tiles(ref plan) => tiles(stream, kernels, l, plan),
+            Way::Floats => prefill(stream, kernels, l),
+        }
     }
 }
 
@@ -224,9 +298,8 @@ unsafe fn exact(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<()
 /// As [`linear`].
 unsafe fn decode(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<(), CudaError> {
     let info = &stream.device().info;
-    let groups: Vec<(TensorType, usize)> = l.parts.iter().map(|p| (p.ty, p.rows)).collect();
-    let shape =
-        Shape { cols: l.cols, virtual_rows: l.virtual_rows(), parts: &groups, paired: l.epilogue == Epilogue::SiluMul };
+    let groups = l.groups();
+    let shape = l.shape(&groups);
     let raw = l.raw();
     let mut first = 0;
     while first < l.rows {
@@ -242,6 +315,21 @@ unsafe fn decode(stream: &Stream, kernels: &Kernels, l: &Linear<'_>) -> Result<(
         first += count;
     }
     Ok(())
+}
+
+/// # Safety
+/// As [`linear`].
+unsafe fn tiles(stream: &Stream, kernels: &Kernels, l: &Linear<'_>, plan: &TilePlan) -> Result<(), CudaError> {
+    let mut raw = l.raw();
+    (raw.slots, raw.slot_bytes, raw.round_rows) = (plan.slots as u32, plan.slot_bytes as u32, plan.x_tiles() as u32);
+    let args = Args::new().value(&raw).ptr(l.scratch);
+    let quantize = Launch { grid: (l.rows as u32, l.cols.div_ceil(GROUP) as u32, 1), ..Launch::new(1, 256) };
+    // SAFETY: the struct is the kernel's, scratch is long enough; the rest is the caller's.
+    unsafe { stream.launch(kernels.get("linear_tiles_x"), &quantize, &args) }?;
+    let grid = (plan.across as u32, plan.down as u32, 1);
+    let launch = Launch { grid, ..Launch::new(1, plan.tile.threads) }.smem(plan.smem() as u32);
+    // SAFETY: as above; the slots fit the card's shared memory.
+    unsafe { stream.launch(kernels.get(plan.tile.kernel), &launch, &args) }
 }
 
 /// # Safety

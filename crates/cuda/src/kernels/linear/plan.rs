@@ -23,7 +23,8 @@ const SUMS_BYTES: usize = 24 * 1024;
 
 /// Shape of a product.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape<'a> {
+pub struct Shape<'a> {
+    /// In-features.
     pub cols: usize,
     /// Rows of all weights together; of a gate-up pair counted once.
     pub virtual_rows: usize,
