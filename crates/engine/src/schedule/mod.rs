@@ -59,8 +59,8 @@ pub struct Settings {
     pub prefix_cache: bool,
     /// Speculation.
     pub drafts: Drafts,
-    /// How many times as long a step may take with pieces of prompts beside answers that are being generated as without
-    /// (see [`Scheduler::took`]); `None`: any.
+    /// How many times as long a step may take with pieces of prompts beside answers that are being generated as one that
+    /// only generates for all who are here (see [`Scheduler::took`]); `None`: any.
     pub max_itl_factor: Option<f32>,
 }
 

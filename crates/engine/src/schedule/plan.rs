@@ -26,7 +26,8 @@ impl Scheduler {
         let mut chosen = Vec::new();
         self.decodes(&mut room, &mut chosen);
         let decodes = self.settings.capacity.rows - room.rows;
-        room.rows = room.rows.min(self.pace.rows(decodes));
+        let all = (self.running.len() + self.queue.len()).min(self.settings.capacity.sequences);
+        room.rows = room.rows.min(self.pace.rows(decodes, all));
         self.admit(&mut room);
         self.prompts(&mut room, &mut chosen);
         if chosen.is_empty() {
