@@ -69,7 +69,7 @@ pub(crate) fn open(source: &Source) -> Result<Arc<Gguf>, Error> {
 fn open_dummy(name: &str) -> Result<Arc<Gguf>, Error> {
     let preset = dummy::preset(name).ok_or_else(|| {
         let known: Vec<String> = dummy::PRESETS.iter().map(|p| format!("dummy:{}", p.name)).collect();
-        input(format!("there is no dummy:{}; there are {}", output::one_line(name), known.join(", ")))
+        input(format!("dummy:{}: there is none of that name; there are {}", output::one_line(name), known.join(", ")))
     })?;
     preset.blueprint().open(dummy::SEED).map(Arc::new).map_err(failure)
 }

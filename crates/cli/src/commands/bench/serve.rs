@@ -208,8 +208,13 @@ fn check(args: &ServeArgs) -> Result<(), Error> {
     }
     let DataArgs { random_input_len, random_output_len, random_prefix_len, .. } = args.data;
     let most = tombolo_model::limits::CONTEXT;
-    if random_input_len > most || random_output_len > most || random_prefix_len > most {
-        return Err(input(format!("a length of more than {most} tokens fits no context")));
+    let lengths = [
+        ("random-input-len", random_input_len),
+        ("random-output-len", random_output_len),
+        ("random-prefix-len", random_prefix_len),
+    ];
+    if let Some((name, length)) = lengths.iter().find(|(_, length)| *length > most) {
+        return Err(input(format!("--{name} {length}: more than {most} tokens fit no context")));
     }
     let is_random = args.data.dataset_name == Dataset::Random;
     match (&args.data.dataset_path, is_random) {

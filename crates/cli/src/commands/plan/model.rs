@@ -60,5 +60,5 @@ fn header_alone(source: &Source) -> Option<Arc<Gguf>> {
 
 fn recipe(name: &str) -> Result<Recipe, Error> {
     let known = || RECIPES.map(|r| r.name).join(", ");
-    shape::recipe(name).ok_or_else(|| input(format!("there is no recipe '{name}'; there are {}", known())))
+    shape::recipe(name).ok_or_else(|| input(format!("--quant {name}: there is no such recipe; there are {}", known())))
 }
