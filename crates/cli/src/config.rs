@@ -3,6 +3,7 @@
 
 use crate::error::{Error, input};
 use crate::limits::CONFIG_BYTES_MAX;
+use crate::log;
 use crate::output;
 use crate::small_file;
 use clap::error::ErrorKind;
@@ -54,7 +55,11 @@ pub(crate) fn with_file(args: Vec<OsString>, parsed: &ArgMatches) -> Result<(Vec
     let entries = entries(&text, &command).map_err(at)?;
     let (table, deepest, matches) = deepest(&command, parsed);
     let is_said = |entry: &Entry| matches.value_source(&entry.id).is_some_and(|from| from != ValueSource::DefaultValue);
-    let unsaid = entries.into_iter().filter(|entry| entry.table == table && !is_said(entry)).collect();
+    let unsaid: Vec<Entry> = entries.into_iter().filter(|entry| entry.table == table && !is_said(entry)).collect();
+    let is_json = |entry: &Entry| entry.table == "serve" && entry.key == "log-json" && !entry.args.is_empty();
+    if unsaid.iter().any(is_json) {
+        log::as_json();
+    }
     let entries = agreeing(&args, unsaid, deepest).map_err(at)?;
     Ok((typed(&args, &entries), Taken { path, entries }))
 }

@@ -227,7 +227,7 @@ fn showing_patience<T>(message: &str, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         let (done, ended) = channel::<()>();
         let show = move || {
-            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if !crate::log::is_json() && ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 // Draws nothing where standard error is no terminal.
                 let bar = indicatif::ProgressBar::new_spinner().with_message(message.to_string());
                 while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {

@@ -52,6 +52,9 @@ fn main() -> ExitCode {
     // Where the system takes no handler, a cut file ends the program without an explanation.
     let _ = tombolo_gguf::exit_when_a_file_is_cut();
     let args = args::rewritten(std::env::args_os());
+    if log::is_asked_for(&args) {
+        log::as_json();
+    }
     let parsed = match command_line().try_get_matches_from(&args) {
         // The file may have it.
         Err(wrong) if wrong.kind() == ErrorKind::MissingRequiredArgument => {
@@ -75,6 +78,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(wrong) => return error::usage(&wrong),
     };
+    if cli.command.tells_as_json() {
+        log::as_json();
+    }
     taken.say();
     match cli.command.run() {
         Ok(code) => code,

@@ -1,6 +1,7 @@
 //! Text for terminals and pipes: escaping, units, colour.
 
 use crate::limits::LINE_CHARS_MAX;
+use crate::log;
 use std::io::{IsTerminal, Write};
 
 /// Colour on standard error: only on a terminal, and not where `NO_COLOR` (no-color.org) is set.
@@ -15,6 +16,23 @@ pub(crate) fn stdout_has_colour() -> bool {
 
 /// Writes a line to standard error. Where that cannot be written to, there is nobody to tell, and work goes on.
 pub(crate) fn say(line: &str) {
+    match line.strip_prefix("warning: ") {
+        Some(rest) if log::is_json() => write_line(&log::json_line("WARN", rest)),
+        None if log::is_json() => write_line(&log::json_line("INFO", line)),
+        _ => write_line(line),
+    }
+}
+
+/// The same of what is wrong.
+pub(crate) fn complain(line: &str) {
+    if log::is_json() {
+        return write_line(&log::json_line("ERROR", line));
+    }
+    let label = if stderr_has_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
+    write_line(&format!("{label} {line}"));
+}
+
+fn write_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn text(path: &Path, bytes_max: u64) -> Result<String, String> {
 /// The same of a regular file only.
 pub(crate) fn regular_text(path: &Path, bytes_max: u64) -> Result<String, String> {
     match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err("a directory, and a file is needed".into()),
+        Ok(found) if found.is_dir() => Err("a directory, not a regular file".into()),
         // A pipe may never say anything.
         Ok(found) if !found.is_file() => Err("not a regular file".into()),
         _ => text(path, bytes_max),

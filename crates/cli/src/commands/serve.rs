@@ -59,7 +59,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     no_enable_prefix_caching: bool,
     #[command(flatten)]
-    log: LogArgs,
+    pub(super) log: LogArgs,
     #[command(flatten)]
     draft: DraftArgs,
     #[command(flatten)]
