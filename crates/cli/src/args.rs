@@ -2,6 +2,7 @@
 
 use crate::demo;
 use crate::error::{Error, input};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,21 @@ pub(crate) fn taking_negative_numbers(command: clap::Command) -> clap::Command {
 /// A whole number from 0.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     number(text)
+}
+
+/// A path, or nothing, as a variable may be there and empty.
+pub(crate) fn maybe_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// Refuses a key that no header can carry; what is wrong with it is told without it.
+pub(crate) fn check_key(option: &str, key: &str) -> Result<(), Error> {
+    let is_whole = key.trim() == key && !key.chars().any(char::is_control);
+    if is_whole {
+        Ok(())
+    } else {
+        Err(input(format!("{option}: a line end, or a blank at an end, is no part of a key")))
+    }
 }
 
 /// Any number of its type.

@@ -36,7 +36,8 @@ use std::process::ExitCode;
 struct Cli {
     /// File of options: a table for each command, names as here; none: no file [default: tombolo/config.toml in
     /// $XDG_CONFIG_HOME or ~/.config, where there is one]
-    #[arg(long, global = true, value_name = "FILE", env = config::VARIABLE, hide_env = true)]
+    #[arg(long, global = true, value_name = "FILE", env = config::VARIABLE, hide_env = true,
+        value_parser = args::maybe_path())]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,

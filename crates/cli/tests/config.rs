@@ -175,6 +175,8 @@ fn a_file_that_cannot_be_read_is_told_with_what_named_it() {
         assert!(parts.iter().all(|part| ran.err.contains(part)), "{}", ran.err);
     };
     by("TOMBOLO_CONFIG", &pipe, &["that TOMBOLO_CONFIG names", "not a regular file"]);
+    // One that is there and empty says nothing.
+    succeed(&["inspect", "demo"], &[("TOMBOLO_CONFIG", ""), ("XDG_CONFIG_HOME", "/nowhere")]);
     // The user's own, where it is looked for.
     let folder = scratch("odd");
     std::fs::create_dir_all(folder.join("tombolo/config.toml")).unwrap();

@@ -7,6 +7,7 @@ mod hop;
 mod hub;
 mod part;
 
+use crate::args::maybe_path;
 use crate::error::{Error, failure, input};
 use crate::output;
 use choose::{Set, choose, sets};
@@ -44,7 +45,7 @@ pub(crate) struct PullArgs {
     #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Certificates to trust, as PEM [default: the system's]
-    #[arg(long, value_name = "FILE", env = "SSL_CERT_FILE")]
+    #[arg(long, value_name = "FILE", env = "SSL_CERT_FILE", value_parser = maybe_path())]
     ca_file: Option<PathBuf>,
     /// Times to go on after a broken connection that brought nothing
     #[arg(long, default_value_t = 5, value_name = "N")]

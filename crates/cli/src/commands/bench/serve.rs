@@ -14,7 +14,7 @@ mod random;
 mod speculation;
 mod words;
 
-use crate::args::count;
+use crate::args::{check_key, count};
 use crate::error::{Error, failure, input};
 use crate::limits::{CLIENTS_MAX, PROMPTS_MAX};
 use crate::output;
@@ -176,6 +176,13 @@ fn limit(text: &str) -> Result<(Metric, f64), String> {
     Ok((metric, limit))
 }
 
+impl ServeArgs {
+    /// A variable that is there and empty says nothing.
+    fn key(&self) -> Option<&str> {
+        self.api_key.as_deref().filter(|key| !key.is_empty())
+    }
+}
+
 /// Runs the command. Exit code 1 where any request failed.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
     check(args)?;
@@ -186,6 +193,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
 
 fn check(args: &ServeArgs) -> Result<(), Error> {
     let LoadArgs { num_prompts, request_rate, burstiness, max_concurrency, .. } = args.load;
+    args.api_key.iter().try_for_each(|key| check_key("--api-key, OPENAI_API_KEY", key))?;
     if num_prompts == 0 || num_prompts > PROMPTS_MAX {
         return Err(input(format!("--num-prompts {num_prompts}: 1 to {PROMPTS_MAX} are possible")));
     }
@@ -239,7 +247,7 @@ async fn measure(args: &ServeArgs) -> Result<ExitCode, Error> {
         return Err(input(format!("--endpoint {}: /v1/completions or /v1/chat/completions is needed", args.endpoint)));
     };
     let extra = extra(args.extra_body.as_deref())?;
-    let client = Client::new(address, args.api_key.clone(), Duration::from_secs(args.request_timeout));
+    let client = Client::new(address, args.key().map(str::to_string), Duration::from_secs(args.request_timeout));
     let model = model(args, &client).await?;
     let manner = Manner { api, model, temperature: args.temperature, ignore_eos: args.ignore_eos, extra };
     let (asks, trial, note) = asks(args, &client, &manner).await?;
@@ -395,7 +403,7 @@ fn explained(args: &ServeArgs, fault: &Fault, paths: &[u16]) -> Error {
     let url = &args.base_url;
     match fault {
         Fault::Connect(why) => failure(format!("no server at {url} ({why}): start one, or give --base-url")),
-        Fault::Status(401 | 403, why) if args.api_key.is_none() => {
+        Fault::Status(401 | 403, why) if args.key().is_none() => {
             failure(format!("the server wants a key ({why}): give --api-key"))
         }
         Fault::Status(401 | 403, why) => failure(format!("the server does not take the key: {why}")),

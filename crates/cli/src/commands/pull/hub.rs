@@ -129,10 +129,11 @@ impl Hub {
         ca_file: Option<&Path>,
         patience: Duration,
     ) -> Result<Self, Error> {
+        let named = endpoint;
         let endpoint = endpoint.trim_end_matches('/');
         let is_text = endpoint.bytes().all(|byte| byte.is_ascii_graphic());
         if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") || !is_text {
-            return Err(input(format!("--endpoint {endpoint}: an address with https:// or http:// is needed")));
+            return Err(input(format!("--endpoint {named}: an address with https:// or http:// is needed")));
         }
         // What is wrong with it is told without it.
         if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
@@ -216,7 +217,7 @@ impl Hub {
                 request = request.header("range", format!("bytes={from}-"));
             }
             let called = request.call();
-            let response = called.map_err(|error| Stop::Broken(format!("{}: {error}", hop::origin(&url)), None))?;
+            let response = called.map_err(|error| Stop::Broken(unreached(hop::origin(&url), &error), None))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(response);
             }
@@ -242,6 +243,14 @@ impl Hub {
         let line = format!("{what}: {hint} ({status} from {})", self.endpoint);
         Err(if matches!(status, 401 | 403 | 404) { input(line) } else { failure(line) })
     }
+}
+
+/// Why there is no answer from a place.
+fn unreached(origin: &str, error: &ureq::Error) -> String {
+    let why = error.to_string();
+    // What a server without TLS answers is no record of TLS.
+    let hint = if why.contains("InvalidContentType") { "; it does not speak TLS: is http:// meant?" } else { "" };
+    format!("{origin}: {}{hint}", why.trim_start_matches("io: "))
 }
 
 /// When a hub wants to be asked again, in words, and how long that is (`Retry-After`, RFC 9110 10.2.3: seconds or a date).
@@ -288,7 +297,11 @@ fn tls(ca_file: Option<&Path>) -> Result<TlsConfig, Error> {
     let Some(path) = ca_file.or_else(known) else {
         return Err(failure("the system has no list of certificates: install ca-certificates, or give --ca-file"));
     };
-    let at = |error: &dyn std::fmt::Display| input(format!("{}: {error}", path.display()));
+    let option = if ca_file.is_some() { "--ca-file " } else { "" };
+    let at = |error: &dyn std::fmt::Display| input(format!("{option}{}: {error}", path.display()));
+    if path.metadata().is_ok_and(|data| !data.is_file()) {
+        return Err(at(&"not a regular file"));
+    }
     let mut pem = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| at(&error))?;
     file.take(CERTIFICATES_BYTES_MAX).read_to_end(&mut pem).map_err(|error| at(&error))?;

@@ -61,7 +61,9 @@ impl Part {
     }
 
     fn wrong(&self, error: &std::io::Error) -> Error {
-        failure(format!("{}: {error}; --dir names a folder that can be written to", self.path.display()))
+        let (dir, name) = (self.path.parent().unwrap_or(Path::new(".")), self.path.file_name().unwrap_or_default());
+        let (dir, name) = (dir.display(), name.display());
+        failure(format!("--dir {dir}: {name} cannot be made there: {error}; give a folder that can be written to"))
     }
 
     /// On the disk first, then under its name, then the name on the disk.
