@@ -2,6 +2,7 @@
 
 use crate::demo;
 use crate::error::{Error, input};
+use crate::output;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
@@ -290,7 +291,11 @@ impl SamplingArgs {
     pub(crate) fn sampling(&self) -> Result<Sampling, Error> {
         let within = |name: &str, value: f32, most: f32| {
             let range = (0.0..=most).contains(&value);
-            if range { Ok(()) } else { Err(input(format!("--{name} {value} is not between 0 and {most}"))) }
+            if range {
+                Ok(())
+            } else {
+                Err(input(format!("--{name} {} is not between 0 and {most}", output::number(value.into()))))
+            }
         };
         within("temp", self.temp, 1000.0)?;
         within("top-p", self.top_p, 1.0)?;

@@ -48,7 +48,7 @@ pub(crate) struct Taken {
 pub(crate) fn with_file(args: Vec<OsString>, parsed: &ArgMatches) -> Result<(Vec<OsString>, Taken), Error> {
     let Some((path, named)) = path(parsed) else { return Ok((args, Taken::default())) };
     let unread = |why: String| input(format!("{}, the configuration file {named}: {why}", path.display()));
-    let text = small_file::regular_text(&path, CONFIG_BYTES_MAX).map_err(unread)?;
+    let text = small_file::text(&path, CONFIG_BYTES_MAX).map_err(unread)?;
     let at = |error: String| input(format!("{}: {error}", path.display()));
     let mut command = crate::command_line();
     command.build();

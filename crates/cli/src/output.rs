@@ -86,6 +86,12 @@ pub(crate) fn parameters(count: u64) -> String {
     if count < 1_000_000_000 { format!("{:.2} M", count as f64 / 1e6) } else { format!("{:.2} B", count as f64 / 1e9) }
 }
 
+/// A number as somebody gave it, in few characters however large or small it is.
+pub(crate) fn number(value: f64) -> String {
+    let is_short = value == 0.0 || (1e-6..1e9).contains(&value.abs());
+    if is_short { value.to_string() } else { format!("{value:e}") }
+}
+
 /// A rate; 0 where no time has passed.
 pub(crate) fn per_second(count: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
@@ -145,6 +151,12 @@ mod tests {
         assert_eq!([size(1023), size(1536), size(98_362_432)], ["1023 B", "1.5 KiB", "93.81 MiB"]);
         assert_eq!(parameters(134_515_008), "134.52 M");
         assert_eq!(parameters(8_030_261_248), "8.03 B");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([-1.0, 0.25, 1e308, 1e-300].map(number), ["-1", "0.25", "1e308", "1e-300"]);
+        assert_eq!(number(f64::NAN), "NaN");
     }
 
     #[test]
