@@ -5,6 +5,7 @@
 mod answer;
 mod args;
 mod backend;
+mod certificates;
 mod child;
 mod commands;
 mod config;

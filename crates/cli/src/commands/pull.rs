@@ -74,9 +74,8 @@ pub(crate) fn run(args: &PullArgs) -> Result<ExitCode, Error> {
     let pause = Duration::from_secs(args.timeout);
     // A variable that is there and empty says nothing.
     let token = args.token.as_deref().filter(|token| !token.is_empty());
-    let ca_file = args.ca_file.as_deref().filter(|path| !path.as_os_str().is_empty());
     let endpoint = if args.endpoint.is_empty() { HUB } else { &args.endpoint };
-    let hub = Hub::new(endpoint, token, ca_file, pause)?;
+    let hub = Hub::new(endpoint, token, args.ca_file.as_deref(), pause)?;
     let sets = sets(hub.files(repo, &args.revision)?);
     if args.list {
         return list(args, &sets);

@@ -12,9 +12,10 @@ mod print;
 mod prompts;
 mod random;
 mod speculation;
+mod tls;
 mod words;
 
-use crate::args::{check_key, count};
+use crate::args::{check_key, count, maybe_path};
 use crate::error::{Error, failure, input};
 use crate::limits::{CLIENTS_MAX, PROMPTS_MAX};
 use crate::output;
@@ -34,6 +35,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tls::Tls;
 use words::Pool;
 
 /// Options of `bench serve`.
@@ -42,6 +44,9 @@ pub(crate) struct ServeArgs {
     /// The server
     #[arg(long, default_value = "http://127.0.0.1:8000", value_name = "URL")]
     base_url: String,
+    /// Certificates to trust where its address begins with https, as PEM [default: the system's]
+    #[arg(long, value_name = "FILE", env = "SSL_CERT_FILE", value_parser = maybe_path())]
+    ca_file: Option<PathBuf>,
     /// Path of the API: /v1/completions or /v1/chat/completions
     #[arg(long, default_value = "/v1/completions", value_name = "PATH")]
     endpoint: String,
@@ -247,7 +252,8 @@ async fn measure(args: &ServeArgs) -> Result<ExitCode, Error> {
         return Err(input(format!("--endpoint {}: /v1/completions or /v1/chat/completions is needed", args.endpoint)));
     };
     let extra = extra(args.extra_body.as_deref())?;
-    let client = Client::new(address, args.key().map(str::to_string), Duration::from_secs(args.request_timeout));
+    let tls = address.is_tls.then(|| Tls::new(address.host(), args.ca_file.as_deref())).transpose()?;
+    let client = Client::new(address, tls, args.key().map(str::to_string), Duration::from_secs(args.request_timeout));
     let model = model(args, &client).await?;
     let manner = Manner { api, model, temperature: args.temperature, ignore_eos: args.ignore_eos, extra };
     let (asks, trial, note) = asks(args, &client, &manner).await?;

@@ -2,26 +2,18 @@
 //! themselves (`/REPO/resolve/REVISION/PATH`). What a hub says is not trusted: names, sizes and counts are checked.
 
 use super::hop;
+use crate::certificates;
 use crate::error::{Error, failure, input};
-use crate::limits::{CERTIFICATES_BYTES_MAX, DOWNLOAD_BYTES_MAX, HOPS_MAX, LISTING_BYTES_MAX, LISTING_PAGES_MAX};
+use crate::limits::{DOWNLOAD_BYTES_MAX, HOPS_MAX, LISTING_BYTES_MAX, LISTING_PAGES_MAX};
 use crate::output;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::http::Response;
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
-
-/// Where systems keep the certificates that they trust.
-const CERTIFICATES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -248,9 +240,7 @@ impl Hub {
 /// Why there is no answer from a place.
 fn unreached(origin: &str, error: &ureq::Error) -> String {
     let why = error.to_string();
-    // What a server without TLS answers is no record of TLS.
-    let hint = if why.contains("InvalidContentType") { "; it does not speak TLS: is http:// meant?" } else { "" };
-    format!("{origin}: {}{hint}", why.trim_start_matches("io: "))
+    format!("{origin}: {}{}", why.trim_start_matches("io: "), certificates::hint(&why))
 }
 
 /// When a hub wants to be asked again, in words, and how long that is (`Retry-After`, RFC 9110 10.2.3: seconds or a date).
@@ -293,30 +283,11 @@ fn next_page(response: &Response<Body>) -> Option<String> {
 }
 
 fn tls(ca_file: Option<&Path>) -> Result<TlsConfig, Error> {
-    let known = || CERTIFICATES.iter().map(Path::new).find(|path| path.is_file());
-    let Some(path) = ca_file.or_else(known) else {
-        return Err(failure("the system has no list of certificates: install ca-certificates, or give --ca-file"));
-    };
-    let option = if ca_file.is_some() { "--ca-file " } else { "" };
-    let at = |error: &dyn std::fmt::Display| input(format!("{option}{}: {error}", path.display()));
-    if path.metadata().is_ok_and(|data| !data.is_file()) {
-        return Err(at(&"not a regular file"));
-    }
-    let mut pem = Vec::new();
-    let file = std::fs::File::open(path).map_err(|error| at(&error))?;
-    file.take(CERTIFICATES_BYTES_MAX).read_to_end(&mut pem).map_err(|error| at(&error))?;
-    let certificates: Vec<_> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    if certificates.is_empty() {
-        return Err(at(&"holds no certificates as PEM"));
-    }
+    let trusted = certificates::trusted(ca_file)?;
+    let certificates = trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
     Ok(TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(certificates)))
-        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .unversioned_rustls_crypto_provider(certificates::provider())
         .build())
 }
 
