@@ -4,6 +4,14 @@ use crate::links::{Fabric, Nccl, Params, nccl_us};
 use crate::step::{StepTime, WEIGHTS};
 use serde::{Deserialize, Serialize};
 
+/// Observations of one file.
+pub const OBSERVED_MAX: usize = 1000;
+/// Characters of an observation's name.
+pub const NAME_CHARS_MAX: usize = 96;
+/// What can be observed of a step: from a microsecond to more than a day, and no more all-reduces than any model has.
+const RANGES: [(&str, f64, f64); 4] =
+    [("tok_s", 1e-5, 1e6), ("step_ms", 1e-3, 1e8), ("all_reduce_us", 0.0, 1e9), ("all_reduce_calls", 0.0, 1e5)];
+
 /// What somebody observed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Observed {
@@ -32,6 +40,10 @@ pub enum ObservedError {
         "observation {number} says {tok_s} tok/s and {step_ms} ms a step, which is {other:.1} tok/s: give one of them"
     )]
     TwoTimes { number: usize, tok_s: f64, step_ms: f64, other: f64 },
+    #[error("observation {number}: {name} {value:?} is not between {least:?} and {most:?}")]
+    OutOfRange { number: usize, name: &'static str, value: f64, least: f64, most: f64 },
+    #[error("has {count} observations: {OBSERVED_MAX} at most")]
+    TooMany { count: usize },
     #[error("holds no observation: tok_s or step_ms, and if known all_reduce_us, all_reduce_calls, config")]
     Empty,
 }
@@ -83,9 +95,15 @@ pub fn read(text: &str) -> Result<Vec<Observed>, ObservedError> {
     if all.is_empty() {
         return Err(ObservedError::Empty);
     }
+    if all.len() > OBSERVED_MAX {
+        return Err(ObservedError::TooMany { count: all.len() });
+    }
     let has_time = |o: &Observed| o.step_ms.or(o.tok_s).is_some_and(|t| t.is_finite() && t > 0.0);
     if let Some(at) = all.iter().position(|o| !has_time(o)) {
         return Err(ObservedError::NoTime { number: at + 1 });
+    }
+    if let Some(error) = all.iter().enumerate().find_map(|(at, o)| out_of_range(at + 1, o)) {
+        return Err(error);
     }
     // Rounded, the two differ by some percent.
     let differ = |o: &Observed| {
@@ -99,9 +117,21 @@ pub fn read(text: &str) -> Result<Vec<Observed>, ObservedError> {
     }
 }
 
+fn out_of_range(number: usize, o: &Observed) -> Option<ObservedError> {
+    let values = [o.tok_s, o.step_ms, o.all_reduce_us, o.all_reduce_calls.map(|calls| calls as f64)];
+    let odd = |(value, (name, least, most)): (Option<f64>, (&'static str, f64, f64))| {
+        let value = value.filter(|value| !(least..=most).contains(value))?;
+        Some(ObservedError::OutOfRange { number, name, value, least, most })
+    };
+    values.into_iter().zip(RANGES).find_map(odd)
+}
+
 /// What has no words of its own is counted.
 fn named((at, observed): (usize, Observed)) -> Observed {
-    let config = if observed.config.is_empty() { format!("observation {}", at + 1) } else { observed.config };
+    let config = match observed.config.is_empty() {
+        true => format!("observation {}", at + 1),
+        false => observed.config.chars().take(NAME_CHARS_MAX).collect(),
+    };
     Observed { config, ..observed }
 }
 

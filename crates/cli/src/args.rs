@@ -2,6 +2,8 @@
 
 use crate::demo;
 use crate::error::{Error, input};
+use crate::output;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -43,6 +45,21 @@ pub(crate) fn taking_negative_numbers(command: clap::Command) -> clap::Command {
 /// A whole number from 0.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     number(text)
+}
+
+/// A path, or nothing, as a variable may be there and empty.
+pub(crate) fn maybe_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// Refuses a key that no header can carry; what is wrong with it is told without it.
+pub(crate) fn check_key(option: &str, key: &str) -> Result<(), Error> {
+    let is_whole = key.trim() == key && !key.chars().any(char::is_control);
+    if is_whole {
+        Ok(())
+    } else {
+        Err(input(format!("{option}: a line end, or a blank at an end, is no part of a key")))
+    }
 }
 
 /// Any number of its type.
@@ -277,7 +294,11 @@ impl SamplingArgs {
     pub(crate) fn sampling(&self) -> Result<Sampling, Error> {
         let within = |name: &str, value: f32, most: f32| {
             let range = (0.0..=most).contains(&value);
-            if range { Ok(()) } else { Err(input(format!("--{name} {value} is not between 0 and {most}"))) }
+            if range {
+                Ok(())
+            } else {
+                Err(input(format!("--{name} {} is not between 0 and {most}", output::number(value.into()))))
+            }
         };
         within("temp", self.temp, 1000.0)?;
         within("top-p", self.top_p, 1.0)?;

@@ -39,6 +39,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether what it says beside its output is for machines.
+    pub(crate) fn tells_as_json(&self) -> bool {
+        matches!(self, Command::Serve(args) if args.log.log_json)
+    }
+
     pub(crate) fn run(self) -> Result<ExitCode, Error> {
         match self {
             Command::Run(args) => run::run(&args),

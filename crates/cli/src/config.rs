@@ -3,8 +3,10 @@
 
 use crate::error::{Error, input};
 use crate::limits::CONFIG_BYTES_MAX;
+use crate::log;
 use crate::output;
 use crate::small_file;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
@@ -12,63 +14,159 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The option that names the file.
+/// The option that names the file, and the variable that may do so.
 const OPTION: &str = "config";
+pub(crate) const VARIABLE: &str = "TOMBOLO_CONFIG";
 /// Its value for none at all.
 const NONE: &str = "none";
 
 /// One option of the file, as it would be typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    /// `bench.serve`, and the option's name.
+    /// `bench.serve`, and the option's name as it stands there.
     table: String,
     key: String,
+    /// The same option under whatever name, and all of these as they are typed.
+    id: String,
+    names: Vec<String>,
     line: usize,
     args: Vec<String>,
+    /// It has no name on the command line, only a place.
+    is_positional: bool,
     /// What is told of it.
     shown: String,
 }
 
-/// Adds to the command line what the file says. `parsed`: what it means without.
-pub(crate) fn with_file(args: Vec<OsString>, parsed: &ArgMatches) -> Result<Vec<OsString>, Error> {
-    let Some(path) = path(parsed)? else { return Ok(args) };
-    let at = |error: &dyn std::fmt::Display| input(format!("{}: {error}", path.display()));
-    let text = small_file::text(&path, CONFIG_BYTES_MAX).map_err(|error| at(&error))?;
-    let mut command = crate::command_line();
-    command.build();
-    let entries = entries(&text, &command).map_err(|why| at(&why))?;
-    let (table, deepest, matches) = deepest(&command, parsed);
-    let is_unsaid = |entry: &Entry| is_unsaid(deepest, matches, &entry.key);
-    let used: Vec<Entry> = entries.into_iter().filter(|entry| entry.table == table && is_unsaid(entry)).collect();
-    // One by one, so that what is wrong has a line.
-    for entry in &used {
-        let typed = typed(&args, std::slice::from_ref(entry));
-        if let Err(wrong) = crate::command_line().try_get_matches_from(typed) {
-            return Err(at(&format!("line {}: {}", entry.line, crate::error::first_line(&wrong))));
-        }
-    }
-    if !used.is_empty() {
-        let shown: Vec<&str> = used.iter().map(|entry| entry.shown.as_str()).collect();
-        output::say_safely(&format!("from {}: {}", path.display(), shown.join(", ")));
-    }
-    Ok(typed(&args, &used))
+/// What a file put on the command line.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    path: PathBuf,
+    entries: Vec<Entry>,
 }
 
-/// The file that was named, or the one of the user, where there is one.
-fn path(parsed: &ArgMatches) -> Result<Option<PathBuf>, Error> {
+/// Adds to the command line what the file says. `parsed`: what it means without, with what is required perhaps missing.
+pub(crate) fn with_file(args: Vec<OsString>, parsed: &ArgMatches) -> Result<(Vec<OsString>, Taken), Error> {
+    let Some((path, named)) = path(parsed) else { return Ok((args, Taken::default())) };
+    let unread = |why: String| input(format!("{}, the configuration file {named}: {why}", path.display()));
+    let text = small_file::text(&path, CONFIG_BYTES_MAX).map_err(unread)?;
+    let at = |error: String| input(format!("{}: {error}", path.display()));
+    let mut command = crate::command_line();
+    command.build();
+    let entries = entries(&text, &command).map_err(at)?;
+    let (table, deepest, matches) = deepest(&command, parsed);
+    let is_said = |entry: &Entry| matches.value_source(&entry.id).is_some_and(|from| from != ValueSource::DefaultValue);
+    let unsaid: Vec<Entry> = entries.into_iter().filter(|entry| entry.table == table && !is_said(entry)).collect();
+    let is_json = |entry: &Entry| entry.table == "serve" && entry.key == "log-json" && !entry.args.is_empty();
+    if unsaid.iter().any(is_json) {
+        log::as_json();
+    }
+    let entries = agreeing(&args, unsaid, deepest).map_err(at)?;
+    Ok((typed(&args, &entries), Taken { path, entries }))
+}
+
+/// Those that the command line does not exclude, if they do not exclude each other.
+fn agreeing(args: &[OsString], unsaid: Vec<Entry>, command: &Command) -> Result<Vec<Entry>, String> {
+    let wrong = |entries: &[Entry]| crate::command_line().try_get_matches_from(typed(args, entries)).err();
+    let excludes = |entries: &[Entry]| wrong(entries).is_some_and(|wrong| wrong.kind() == ErrorKind::ArgumentConflict);
+    let is_missing = |wrong: &clap::Error| wrong.kind() == ErrorKind::MissingRequiredArgument;
+    let mut kept: Vec<Entry> = Vec::new();
+    for entry in unsaid {
+        // One by one, so that what is wrong has a line.
+        match wrong(std::slice::from_ref(&entry)) {
+            // What was typed goes first.
+            Some(wrong) if wrong.kind() == ErrorKind::ArgumentConflict => continue,
+            Some(wrong) if !is_missing(&wrong) => {
+                return Err(format!("line {}: {}", entry.line, crate::error::first_line(&wrong)));
+            }
+            _ => {}
+        }
+        let other = kept.iter().find(|other| excludes(&[(*other).clone(), entry.clone()]));
+        if let Some(Entry { key, line, .. }) = other {
+            return Err(format!("line {}: '{}' excludes '{key}' in line {line}", entry.line, entry.key));
+        }
+        kept.push(entry);
+    }
+    // Something that an option of the file needs, and not the command itself.
+    let needy = || kept.iter().find(|entry| wrong(&without(&kept, entry)).is_none());
+    match wrong(&kept).filter(is_missing).and_then(|wrong| Some((needy()?, wrong))) {
+        Some((entry, wrong)) => Err(format!(
+            "line {}: '{}' of [{}] needs more: {}",
+            entry.line,
+            entry.key,
+            command.get_name(),
+            crate::error::first_line(&wrong)
+        )),
+        None => Ok(kept),
+    }
+}
+
+fn without(entries: &[Entry], one: &Entry) -> Vec<Entry> {
+    entries.iter().filter(|entry| *entry != one).cloned().collect()
+}
+
+impl Taken {
+    /// Tells what it is.
+    pub(crate) fn say(&self) {
+        if !self.entries.is_empty() {
+            let shown: Vec<&str> = self.entries.iter().map(|entry| entry.shown.as_str()).collect();
+            output::say_safely(&format!("from {}: {}", self.path.display(), shown.join(", ")));
+        }
+    }
+
+    /// An error about a value that stands in the file, with its place there.
+    pub(crate) fn located(&self, error: Error) -> Error {
+        let at = |line: String| match self.entries.iter().find(|entry| entry.is_meant(&line)) {
+            Some(entry) => format!("{}: line {}: {line}", self.path.display(), entry.line),
+            None => line,
+        };
+        match error {
+            Error::Input(line) => Error::Input(at(line)),
+            Error::Failure(line) => Error::Failure(at(line)),
+            Error::ReaderGone => Error::ReaderGone,
+        }
+    }
+}
+
+impl Entry {
+    /// Whether an error is about it: one begins with the option or its value, or does so behind a file's name.
+    fn is_meant(&self, line: &str) -> bool {
+        let behind = line.split_once(": ").map_or("", |(_, rest)| rest);
+        let goes_on = |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        let begins = |line: &str, name: &String| line.strip_prefix(name).is_some_and(|rest| !goes_on(rest));
+        let values = self
+            .args
+            .iter()
+            .filter_map(|arg| if self.is_positional { Some(&arg[..]) } else { Some(arg.split_once('=')?.1) });
+        self.names.iter().any(|name| begins(line, name) || begins(behind, name))
+            || values.into_iter().any(|value| {
+                let rest = line.trim_start_matches('\'').strip_prefix(value);
+                !value.is_empty() && rest.is_some_and(|rest| rest.trim_start_matches('\'').starts_with(": "))
+            })
+    }
+}
+
+/// The file that was named, or the one of the user, where there is one, and by what it came.
+fn path(parsed: &ArgMatches) -> Option<(PathBuf, &'static str)> {
     let mut matches = parsed;
     let mut named = None;
     loop {
-        named = matches.try_get_one::<PathBuf>(OPTION).ok().flatten().or(named);
+        if let Ok(Some(path)) = matches.try_get_one::<PathBuf>(OPTION) {
+            named = Some((path.clone(), matches.value_source(OPTION)));
+        }
         let Some((_, inner)) = matches.subcommand() else { break };
         matches = inner;
     }
     match named {
-        Some(path) if path.as_os_str() == NONE => Ok(None),
+        Some((path, _)) if path.as_os_str() == NONE => None,
         // A variable that is there and empty says nothing.
-        Some(path) if path.as_os_str().is_empty() => Ok(of_user().filter(|path| path.is_file())),
-        Some(path) => Ok(Some(path.clone())),
-        None => Ok(of_user().filter(|path| path.is_file())),
+        Some((path, source)) if !path.as_os_str().is_empty() => {
+            let is_variable = source == Some(ValueSource::EnvVariable);
+            Some((path, if is_variable { "that TOMBOLO_CONFIG names" } else { "that --config names" }))
+        }
+        // Whatever has that name: what cannot be read is told, not passed over.
+        _ => of_user()
+            .filter(|path| path.symlink_metadata().is_ok())
+            .map(|path| (path, "of this user (--config none goes without)")),
     }
 }
 
@@ -90,28 +188,36 @@ fn deepest<'a>(command: &'a Command, parsed: &'a ArgMatches) -> (String, &'a Com
     (names.join("."), command, matches)
 }
 
-/// Whether neither it nor what it excludes was said.
-fn is_unsaid(command: &Command, matches: &ArgMatches, key: &str) -> bool {
-    let Some(arg) = option(command, key) else { return false };
-    let is_said = |arg: &Arg| {
-        matches!(matches.value_source(arg.get_id().as_str()), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
-    };
-    !is_said(arg) && !command.get_arg_conflicts_with(arg).into_iter().any(is_said)
-}
-
-/// The command line with more options: before what is text whatever it looks like.
+/// The command line with more options: before what is text whatever it looks like, which what has only a place is, too.
 fn typed(args: &[OsString], entries: &[Entry]) -> Vec<OsString> {
     let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
-    let more = entries.iter().flat_map(|entry| &entry.args).map(OsString::from);
-    args[..end].iter().cloned().chain(more).chain(args[end..].iter().cloned()).collect()
+    let of = |is_positional| {
+        let chosen = entries.iter().filter(move |entry| entry.is_positional == is_positional);
+        chosen.flat_map(|entry| &entry.args).map(OsString::from)
+    };
+    let mut typed: Vec<OsString> = args[..end].iter().cloned().chain(of(false)).collect();
+    typed.extend_from_slice(&args[end..]);
+    let mut placed = of(true).peekable();
+    if placed.peek().is_some() && end == args.len() {
+        typed.push("--".into());
+    }
+    typed.extend(placed);
+    typed
 }
 
-/// An option by its name, without dashes.
+/// What a name in the file means: an option without its dashes, or what has only a place by what it is called in the help.
 fn option<'a>(command: &'a Command, key: &str) -> Option<&'a Arg> {
-    let is_it =
-        |arg: &&Arg| arg.get_long() == Some(key) || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&key));
     let is_open = |arg: &&Arg| !matches!(arg.get_id().as_str(), OPTION | "help" | "version");
-    command.get_arguments().filter(is_open).find(is_it)
+    let is_named =
+        |arg: &&Arg| arg.get_long() == Some(key) || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&key));
+    let open = || command.get_arguments().filter(is_open);
+    open().find(is_named).or_else(|| open().find(|arg| arg.is_positional() && place(arg).as_deref() == Some(key)))
+}
+
+/// `repo` of `REPO[:QUANT]`.
+fn place(arg: &Arg) -> Option<String> {
+    let name = arg.get_value_names()?.first()?;
+    Some(name.chars().take_while(char::is_ascii_alphabetic).collect::<String>().to_ascii_lowercase())
 }
 
 /// All that a file says, of whatever command.
@@ -123,6 +229,12 @@ fn entries(text: &str, command: &Command) -> Result<Vec<Entry>, String> {
     let mut found = Vec::new();
     gather(text, command, "", table.get_ref(), &mut found)?;
     found.sort_by_key(|entry| entry.line);
+    for (at, entry) in found.iter().enumerate() {
+        let is_same = |other: &&Entry| other.table == entry.table && other.id == entry.id;
+        if let Some(Entry { key, line, .. }) = found[..at].iter().find(is_same) {
+            return Err(format!("line {}: '{}' is the option '{key}' of line {line} again", entry.line, entry.key));
+        }
+    }
     Ok(found)
 }
 
@@ -140,18 +252,38 @@ fn gather(
     for (key, value) in table {
         let (line, key) = (line(text, key.span().start), key.get_ref().as_ref());
         let path = if name.is_empty() { key.to_string() } else { format!("{name}.{key}") };
-        if let Some(inner) = value.get_ref().as_table() {
-            let Some(sub) = command.find_subcommand(key) else {
+        let (sub, arg) = (command.find_subcommand(key), option(command, key));
+        match (value.get_ref().as_table(), sub, arg) {
+            (Some(inner), Some(sub), _) => gather(text, sub, &path, inner, found)?,
+            (Some(_), None, Some(_)) => {
+                return Err(format!("line {line}: {path} is an option: a value is needed, not a table"));
+            }
+            (Some(_), None, None) => {
                 return Err(format!("line {line}: there is no command '{}'", path.replace('.', " ")));
-            };
-            gather(text, sub, &path, inner, found)?;
-            continue;
+            }
+            (None, Some(_), _) => {
+                return Err(format!("line {line}: '{key}' is a command: its options stand under [{path}]"));
+            }
+            (None, None, None) => return Err(unknown(line, command, name, key)),
+            (None, None, Some(arg)) => {
+                let entry =
+                    Entry::new(arg, name, key, line, value).map_err(|why| format!("line {line}: {path}: {why}"))?;
+                found.push(entry);
+            }
         }
-        let Some(arg) = option(command, key) else { return Err(unknown(line, command, name, key)) };
-        let (args, shown) = as_typed(arg, key, value).map_err(|why| format!("line {line}: {path}: {why}"))?;
-        found.push(Entry { table: name.into(), key: key.into(), line, args, shown });
     }
     Ok(())
+}
+
+impl Entry {
+    fn new(arg: &Arg, table: &str, key: &str, line: usize, value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let (args, shown) = as_typed(arg, key, value)?;
+        let longs = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
+        let shorts = arg.get_short().map(|short| format!("-{short}"));
+        let names = longs.map(|long| format!("--{long}")).chain(shorts).collect();
+        let (id, is_positional) = (arg.get_id().to_string(), arg.is_positional());
+        Ok(Self { table: table.into(), key: key.into(), id, names, line, args, is_positional, shown })
+    }
 }
 
 fn unknown(line: usize, command: &Command, name: &str, key: &str) -> String {
@@ -178,7 +310,11 @@ fn as_typed(arg: &Arg, key: &str, value: &Spanned<DeValue<'_>>) -> Result<(Vec<S
         value => vec![scalar(value)?],
     };
     let shown = if arg.is_hide_env_values_set() { "(hidden)".into() } else { values.join(",") };
-    Ok((values.iter().map(|value| format!("--{key}={value}")).collect(), format!("{key} {shown}")))
+    let args = match arg.is_positional() {
+        true => values,
+        false => values.iter().map(|value| format!("--{key}={value}")).collect(),
+    };
+    Ok((args, format!("{key} {shown}")))
 }
 
 fn scalar(value: &DeValue<'_>) -> Result<String, String> {
@@ -231,7 +367,10 @@ mod tests {
             ("[serve]\nport = true\n", ["line 2", "serve.port: a value is needed"]),
             ("[serve]\nport = [1]\n", ["line 2", "one value"]),
             ("[serve]\nallow-unauthenticated = 1\n", ["line 2", "true or false"]),
-            ("[serve]\nport = {a = 1}\n", ["line 2", "no command 'serve port'"]),
+            ("[serve]\nport = {a = 1}\n", ["line 2", "serve.port is an option"]),
+            ("[[serve]]\nport = 1\n", ["line 1", "stand under [serve]"]),
+            ("serve = 1\n", ["line 1", "stand under [serve]"]),
+            ("[serve]\nctx-size = 1\nmax-model-len = 1\n", ["line 3: 'max-model-len'", "'ctx-size' of line 2"]),
             ("[serve]\nport 1\n", ["line 2", ""]),
             ("[serve]\nconfig = \"x\"\n", ["line 2", "no option 'config'"]),
         ] {

@@ -57,8 +57,7 @@ impl From<std::io::Error> for Error {
 }
 
 fn print_line(line: &str) {
-    let label = if output::stderr_has_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
-    output::say(&format!("{label} {}", output::shortened(&output::one_line(line), LINE_CHARS_MAX)));
+    output::complain(&output::shortened(&output::one_line(line), LINE_CHARS_MAX));
 }
 
 /// What clap has to say: help as it is, and an error as one line, which is the last.

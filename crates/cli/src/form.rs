@@ -93,5 +93,5 @@ impl Mask for Held {
 
 fn read(option: &str, path: &Path) -> Result<String, Error> {
     let wrong = |what: String| input(format!("{option} {}: {what}", path.display()));
-    small_file::regular_text(path, FORM_BYTES_MAX).map_err(wrong)
+    small_file::text(path, FORM_BYTES_MAX).map_err(wrong)
 }

@@ -1,6 +1,8 @@
 //! The most that is taken from the command line, from standard input and from files that are no models: beyond it one
 //! line says so, instead of the machine running out of something.
 
+use std::time::Duration;
+
 /// Threads on the processor: more than any machine has cores.
 pub(crate) const THREADS_MAX: usize = 1024;
 /// Tokens drafted for a step: guesses of guesses are soon worth nothing.
@@ -42,6 +44,10 @@ pub(crate) const TEXT_KEPT_BYTES_MAX: usize = 1 << 20;
 /// Bytes of one page of a hub's list of files, and pages.
 pub(crate) const LISTING_BYTES_MAX: u64 = 32 << 20;
 pub(crate) const LISTING_PAGES_MAX: usize = 100;
+/// Redirects, one after the other.
+pub(crate) const HOPS_MAX: usize = 10;
+/// The longest that a hub is waited for where it names a time.
+pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 /// Bytes of a file that is downloaded.
 pub(crate) const DOWNLOAD_BYTES_MAX: u64 = 1 << 44;
 /// Bytes of a file of certificates.

@@ -69,7 +69,7 @@ pub(crate) fn open(source: &Source) -> Result<Arc<Gguf>, Error> {
 fn open_dummy(name: &str) -> Result<Arc<Gguf>, Error> {
     let preset = dummy::preset(name).ok_or_else(|| {
         let known: Vec<String> = dummy::PRESETS.iter().map(|p| format!("dummy:{}", p.name)).collect();
-        input(format!("there is no dummy:{}; there are {}", output::one_line(name), known.join(", ")))
+        input(format!("dummy:{}: there is none of that name; there are {}", output::one_line(name), known.join(", ")))
     })?;
     preset.blueprint().open(dummy::SEED).map(Arc::new).map_err(failure)
 }
@@ -233,7 +233,7 @@ fn showing_patience<T>(message: &str, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         let (done, ended) = channel::<()>();
         let show = move || {
-            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if !crate::log::is_json() && ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 // Draws nothing where standard error is no terminal.
                 let bar = indicatif::ProgressBar::new_spinner().with_message(message.to_string());
                 while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {

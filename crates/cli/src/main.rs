@@ -5,6 +5,7 @@
 mod answer;
 mod args;
 mod backend;
+mod certificates;
 mod child;
 mod commands;
 mod config;
@@ -24,9 +25,9 @@ mod self_check;
 mod small_file;
 mod tools;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use commands::Command;
-use error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -36,7 +37,8 @@ use std::process::ExitCode;
 struct Cli {
     /// File of options: a table for each command, names as here; none: no file [default: tombolo/config.toml in
     /// $XDG_CONFIG_HOME or ~/.config, where there is one]
-    #[arg(long, global = true, value_name = "FILE", env = "TOMBOLO_CONFIG", hide_env = true)]
+    #[arg(long, global = true, value_name = "FILE", env = config::VARIABLE, hide_env = true,
+        value_parser = args::maybe_path())]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -52,25 +54,40 @@ fn main() -> ExitCode {
     // Where the system takes no handler, a cut file ends the program without an explanation.
     let _ = tombolo_gguf::exit_when_a_file_is_cut();
     let args = args::rewritten(std::env::args_os());
-    let matches = match command_line().try_get_matches_from(&args) {
-        Ok(matches) => matches,
+    if log::is_asked_for(&args) {
+        log::as_json();
+    }
+    let parsed = match command_line().try_get_matches_from(&args) {
+        // The file may have it.
+        Err(wrong) if wrong.kind() == ErrorKind::MissingRequiredArgument => {
+            command_line().ignore_errors(true).try_get_matches_from(&args)
+        }
+        parsed => parsed,
+    };
+    let parsed = match parsed {
+        Ok(parsed) => parsed,
         Err(wrong) => return error::usage(&wrong),
     };
-    let matches = match config::with_file(args, &matches) {
-        Ok(args) => command_line().try_get_matches_from(args),
+    let (args, taken) = match config::with_file(args, &parsed) {
+        Ok(both) => both,
         Err(error) => {
             error.print();
             return error.exit_code();
         }
     };
+    let matches = command_line().try_get_matches_from(args);
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(wrong) => return error::usage(&wrong),
     };
+    if cli.command.tells_as_json() {
+        log::as_json();
+    }
+    taken.say();
     match cli.command.run() {
         Ok(code) => code,
-        Err(Error::ReaderGone) => ExitCode::SUCCESS,
         Err(error) => {
+            let error = taken.located(error);
             error.print();
             error.exit_code()
         }

@@ -1,6 +1,7 @@
 //! Text for terminals and pipes: escaping, units, colour.
 
 use crate::limits::LINE_CHARS_MAX;
+use crate::log;
 use std::io::{IsTerminal, Write};
 
 /// Colour on standard error: only on a terminal, and not where `NO_COLOR` (no-color.org) is set.
@@ -15,6 +16,23 @@ pub(crate) fn stdout_has_colour() -> bool {
 
 /// Writes a line to standard error. Where that cannot be written to, there is nobody to tell, and work goes on.
 pub(crate) fn say(line: &str) {
+    match line.strip_prefix("warning: ") {
+        Some(rest) if log::is_json() => write_line(&log::json_line("WARN", rest)),
+        None if log::is_json() => write_line(&log::json_line("INFO", line)),
+        _ => write_line(line),
+    }
+}
+
+/// The same of what is wrong.
+pub(crate) fn complain(line: &str) {
+    if log::is_json() {
+        return write_line(&log::json_line("ERROR", line));
+    }
+    let label = if stderr_has_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
+    write_line(&format!("{label} {line}"));
+}
+
+fn write_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -66,6 +84,12 @@ pub(crate) fn size(bytes: u64) -> String {
 /// A count of parameters as llama-bench prints it.
 pub(crate) fn parameters(count: u64) -> String {
     if count < 1_000_000_000 { format!("{:.2} M", count as f64 / 1e6) } else { format!("{:.2} B", count as f64 / 1e9) }
+}
+
+/// A number as somebody gave it, in few characters however large or small it is.
+pub(crate) fn number(value: f64) -> String {
+    let is_short = value == 0.0 || (1e-6..1e9).contains(&value.abs());
+    if is_short { value.to_string() } else { format!("{value:e}") }
 }
 
 /// A rate; 0 where no time has passed.
@@ -127,6 +151,12 @@ mod tests {
         assert_eq!([size(1023), size(1536), size(98_362_432)], ["1023 B", "1.5 KiB", "93.81 MiB"]);
         assert_eq!(parameters(134_515_008), "134.52 M");
         assert_eq!(parameters(8_030_261_248), "8.03 B");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([-1.0, 0.25, 1e308, 1e-300].map(number), ["-1", "0.25", "1e308", "1e-300"]);
+        assert_eq!(number(f64::NAN), "NaN");
     }
 
     #[test]

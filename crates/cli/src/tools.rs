@@ -9,7 +9,7 @@ use std::path::Path;
 /// The tools in a file, each an object.
 pub(crate) fn read(path: &Path) -> Result<Vec<Value>, Error> {
     let wrong = |what: &dyn std::fmt::Display| input(format!("--tools {}: {what}", path.display()));
-    let text = small_file::regular_text(path, TOOLS_BYTES_MAX).map_err(|error| wrong(&error))?;
+    let text = small_file::text(path, TOOLS_BYTES_MAX).map_err(|error| wrong(&error))?;
     let list: Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
     let name = |tool: &Value| tool.get("function").unwrap_or(tool).get("name").is_some_and(Value::is_string);
     match list {

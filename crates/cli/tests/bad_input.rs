@@ -320,6 +320,17 @@ fn an_option_that_would_do_nothing_is_refused() {
 }
 
 #[test]
+fn keys_that_no_header_carries_are_refused_and_not_shown() {
+    for key in ["a\nsecret", "secret ", "sec\u{7f}ret"] {
+        for command in [&["serve", "--port", "0"][..], &["bench", "serve"]] {
+            let ran = run(&[command, &["--api-key", key]].concat());
+            assert_eq!(ran.code, Some(2), "{}", ran.err);
+            assert!(ran.err.starts_with("error: --api-key") && !ran.err.contains("sec"), "{}", ran.err);
+        }
+    }
+}
+
+#[test]
 fn a_file_without_tools_is_refused() {
     let model = speaking_model("no-tools.gguf");
     let with = |tools: &str, parts: &[&str]| fail(&["run", text(&model), "-p", "x", "--tools", tools], 2, parts);

@@ -104,6 +104,32 @@ fn what_is_wrong_is_said_in_a_line() {
     fail(&["plan", "GLM-5", "--machine", topo, "--gpu", "GTX 9"], 2, &["GTX 9", "RTX 3090"]);
     fail(&["plan", "GLM-5", "--quant", "q3", "--machine", topo], 2, &["q3", "ud-q4_k_xl"]);
     fail(&["plan", "dummy:8b", "--quant", "q8_0", "--machine", topo], 2, &["--quant"]);
+    fail(
+        &["plan", "GLM-5", "--acceptance", "1e308", "--machine", topo, text(&files[2])],
+        2,
+        &["--acceptance 1e308 is"],
+    );
+    let absurd = scratch("absurd.json");
+    for (content, parts) in [
+        (r#"{"tok_s": 1e308}"#, ["observation 1: tok_s 1e308 is not between", "1000000.0"]),
+        (r#"[{"tok_s": 50}, {"step_ms": 1e-300}]"#, ["observation 2: step_ms 1e-300", "0.001"]),
+        (r#"{"tok_s": 50, "all_reduce_us": -4}"#, ["all_reduce_us -4.0", "0.0"]),
+        (
+            r#"{"tok_s": 50, "all_reduce_us": 3, "all_reduce_calls": 18446744073709551615}"#,
+            ["all_reduce_calls 1.84", "and"],
+        ),
+        (r#"{"tok_s": 50, "step_ms": 1e-308}"#, ["step_ms 1e-308", "not between"]),
+        (&format!("[{}{{\"tok_s\": 1}}]", "{\"tok_s\": 1},".repeat(1000)), ["1001 observations", "1000 at most"]),
+    ] {
+        std::fs::write(&absurd, content).unwrap();
+        let args = ["plan", "GLM-5", "--machine", topo, text(&files[2]), "--compare", text(&absurd)];
+        fail(&args, 2, &[&["absurd.json"], &parts[..]].concat());
+    }
+    // Nobody ever writes to it.
+    let pipe = scratch("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fail(&["plan", "GLM-5", "--machine", topo, text(&files[2]), "--compare", text(&pipe)], 2, &["not a regular file"]);
+    fail(&["plan", text(&pipe), "--machine", topo, text(&files[2])], 2, &["a device, pipe or socket"]);
     let empty = scratch("empty.json");
     std::fs::write(&empty, "{}").unwrap();
     let observed = text(&files[2]);

@@ -23,15 +23,17 @@ pub(crate) struct Watched {
 static LIST: AtomicPtr<Watched> = AtomicPtr::new(std::ptr::null_mut());
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 static WRITING: AtomicBool = AtomicBool::new(false);
+static FORM: OnceLock<fn(&str) -> String> = OnceLock::new();
 
 /// Registers a map of the file at `path`.
 pub(crate) fn watch(map: &[u8], path: &Path) -> &'static Watched {
     let path = path.display().to_string();
-    let line = format!(
-        "error: {}: bytes that were there at the start cannot be read any more; the file was cut while it was in use, or \
-         its disk failed\n",
+    let what = format!(
+        "{}: bytes that were there at the start cannot be read any more; the file was cut while it was in use, or its disk \
+         failed",
         path.escape_debug()
     );
+    let line = FORM.get().map_or_else(|| format!("error: {what}"), |form| form(&what)) + "\n";
     let start = map.as_ptr() as usize;
     let watched: &'static Watched = Box::leak(Box::new(Watched {
         start: AtomicUsize::new(start),
@@ -57,6 +59,12 @@ impl Watched {
         self.end.store(0, Ordering::Release);
         self.start.store(0, Ordering::Release);
     }
+}
+
+/// How the line is written that says that a file was cut, of files that are opened from now on; without this it begins
+/// with `error: `. Only the first call counts.
+pub fn word_cut_files(form: fn(&str) -> String) {
+    let _ = FORM.set(form);
 }
 
 /// From now on, reading bytes of a model's file that was cut ends the process with one line on standard error and exit

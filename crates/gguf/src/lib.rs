@@ -28,7 +28,7 @@ mod tensors;
 mod warning;
 mod write;
 
-pub use bus_error::{EXIT_CODE as CUT_FILE_EXIT_CODE, exit_when_a_file_is_cut};
+pub use bus_error::{EXIT_CODE as CUT_FILE_EXIT_CODE, exit_when_a_file_is_cut, word_cut_files};
 pub use error::{Fault, GgufError, WriteError};
 pub use file::{Gguf, Shard};
 pub use metadata::{Array, Metadata, Value};

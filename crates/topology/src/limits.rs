@@ -18,6 +18,8 @@ pub const XML_NODES_MAX: u32 = 100_000;
 pub const DEPTH_MAX: usize = 64;
 /// Characters of a name.
 pub const NAME_CHARS_MAX: usize = 96;
+/// Characters of another text about a machine.
+pub const TEXT_CHARS_MAX: usize = 1024;
 /// Bytes of one file of the kernel's file systems.
 pub const SYS_FILE_BYTES_MAX: u64 = 1 << 20;
 /// Devices on the PCI bus that are looked at.

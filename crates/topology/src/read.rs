@@ -11,6 +11,7 @@ mod nccl_xml;
 mod p2p_bandwidth;
 mod part;
 mod query_csv;
+mod ranges;
 mod smi_q;
 mod smi_table;
 mod topo_m;
@@ -73,7 +74,10 @@ pub fn read(sources: &[Source]) -> Result<Machine, ReadError> {
             }
         }
     }
-    merge.finish()
+    let machine = merge.finish()?;
+    let file = sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(", ");
+    ranges::check(&machine).map_err(|fault| ReadError::new(&file, None, fault))?;
+    Ok(machine)
 }
 
 /// What the lines above say about those below: commands that people paste along.

@@ -392,6 +392,33 @@ fn limits_are_errors() {
     assert!(fault(&format!("<system><cpu>{deep}{}</cpu></system>", "</pci>".repeat(100))).contains("64 bridges"));
 }
 
+#[test]
+fn numbers_that_nothing_has_are_errors() {
+    let machine = read(&[data(ALL[0])]).unwrap();
+    let whole = serde_json::to_value(&machine).unwrap();
+    let n = machine.gpus.len();
+    let with = |path: &str, value: serde_json::Value| {
+        let mut changed = whole.clone();
+        *changed.pointer_mut(path).unwrap_or_else(|| panic!("no {path}")) = value;
+        fault(&changed.to_string())
+    };
+    let pairs = vec![vec![Some(1e308); n]; n];
+    for (path, value, part) in [
+        ("/gpus/0/memory_bytes", 0u64.into(), "bytes of memory of GPU 0: 0.0"),
+        ("/gpus/0/memory_bytes", u64::MAX.into(), "bytes of memory of GPU 0: 1.8"),
+        ("/gpus/1/memory_gb_s", 1e308.into(), "GB/s of memory of GPU 1: 1e308"),
+        ("/gpus/1/memory_gb_s", 0.into(), "GB/s of memory of GPU 1: 0.0"),
+        ("/gpus/0/power_limit_w", (-1).into(), "watts of GPU 0: -1.0"),
+        ("/gpus/0/name", "x".repeat(5000).into(), "has 5000 characters"),
+        ("/host/memory_bytes", u64::MAX.into(), "bytes of the host's memory"),
+        ("/host/cpu", "x".repeat(5000).into(), "has 5000 characters"),
+        ("/p2p/staged_gb_s", serde_json::json!(pairs), "GB/s from GPU 0 to GPU 0: 1e308"),
+    ] {
+        let why = with(path, value);
+        assert!(why.contains(part), "{path}: {why}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 

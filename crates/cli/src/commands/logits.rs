@@ -57,7 +57,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<ExitCode, Error> {
         return Err(input("nothing to do: give --out to write the logits, or --compare to compare them"));
     }
     if let Some(most) = args.tolerance.filter(|most| most.is_nan() || *most < 0.0) {
-        return Err(input(format!("--tolerance {most}: a number from 0 is needed")));
+        return Err(input(format!("--tolerance {}: a number from 0 is needed", output::number(most))));
     }
     let model = args.model.source();
     let out = args.out.as_deref().map(|path| Target::new(path, model.path())).transpose()?;

@@ -9,6 +9,7 @@ pub(super) use machine::name_cards;
 
 use crate::args::{KvCacheType, count};
 use crate::error::{Error, failure, input};
+use crate::output;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -170,7 +171,7 @@ fn wish(args: &PlanArgs, config: &Config) -> Result<Wish, Error> {
         false => Err(input(format!("{name} {value} is not between 1 and {most}"))),
     };
     if !(0.0..=1.0).contains(&args.acceptance) {
-        return Err(input(format!("--acceptance {} is not between 0 and 1", args.acceptance)));
+        return Err(input(format!("--acceptance {} is not between 0 and 1", output::number(args.acceptance))));
     }
     let drafts = args.speculate.filter(|&n| n > 0).map(|n| within("--speculate", n, 16)).transpose()?;
     if drafts.is_some() && config.draft_layers == 0 {

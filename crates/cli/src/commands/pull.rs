@@ -3,8 +3,11 @@
 
 mod choose;
 mod download;
+mod hop;
 mod hub;
+mod part;
 
+use crate::args::maybe_path;
 use crate::error::{Error, failure, input};
 use crate::output;
 use choose::{Set, choose, sets};
@@ -15,6 +18,9 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+/// The hub where none is named.
+const HUB: &str = "https://huggingface.co";
 
 /// Options of `pull`.
 #[derive(clap::Args)]
@@ -33,13 +39,13 @@ pub(crate) struct PullArgs {
     #[arg(long)]
     list: bool,
     /// The hub: any with this one's API
-    #[arg(long, default_value = "https://huggingface.co", value_name = "URL", env = "HF_ENDPOINT")]
+    #[arg(long, default_value = HUB, value_name = "URL", env = "HF_ENDPOINT")]
     endpoint: String,
     /// Token for repositories that ask for one
     #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Certificates to trust, as PEM [default: the system's]
-    #[arg(long, value_name = "FILE", env = "SSL_CERT_FILE")]
+    #[arg(long, value_name = "FILE", env = "SSL_CERT_FILE", value_parser = maybe_path())]
     ca_file: Option<PathBuf>,
     /// Times to go on after a broken connection that brought nothing
     #[arg(long, default_value_t = 5, value_name = "N")]
@@ -66,13 +72,16 @@ pub(crate) fn run(args: &PullArgs) -> Result<ExitCode, Error> {
         return Err(input(format!("--revision {}: a branch, tag or commit is needed", args.revision)));
     }
     let pause = Duration::from_secs(args.timeout);
-    let hub = Hub::new(&args.endpoint, args.token.as_deref(), args.ca_file.as_deref(), pause)?;
+    // A variable that is there and empty says nothing.
+    let token = args.token.as_deref().filter(|token| !token.is_empty());
+    let endpoint = if args.endpoint.is_empty() { HUB } else { &args.endpoint };
+    let hub = Hub::new(endpoint, token, args.ca_file.as_deref(), pause)?;
     let sets = sets(hub.files(repo, &args.revision)?);
     if args.list {
         return list(args, &sets);
     }
     let set = choose(&sets, quant).map_err(|why| input(format!("{repo}: {why}")))?;
-    std::fs::create_dir_all(&args.dir).map_err(|error| failure(format!("{}: {error}", args.dir.display())))?;
+    make_folder(&args.dir)?;
     let pace = Pace { retries: args.retries, bars: !args.json };
     let mut downloads = Vec::new();
     for file in &set.files {
@@ -133,16 +142,31 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 255 && name.bytes().all(is_plain) && name.bytes().any(|byte| byte != b'.')
 }
 
+/// Before anything comes: a folder that nothing can be written to.
+fn make_folder(dir: &Path) -> Result<(), Error> {
+    use rustix::fs::{Access, access};
+    let made = std::fs::create_dir_all(dir).map_err(|error| match dir.metadata() {
+        Ok(data) if !data.is_dir() => "it is a file, and a folder is needed".to_string(),
+        _ => format!("it cannot be made: {error}"),
+    });
+    let open = made.and_then(|()| {
+        let refused = |error| format!("nothing can be written there: {}", std::io::Error::from(error));
+        access(dir, Access::WRITE_OK | Access::EXEC_OK).map_err(refused)
+    });
+    open.map_err(|why| failure(format!("--dir {}: {why}", dir.display())))
+}
+
 /// Before the first byte: a disk that fills up after an hour helps nobody.
 fn check_space(dir: &Path, needed: u64) -> Result<(), Error> {
     // Where the system does not say, writing will.
     let Ok(stat) = rustix::fs::statvfs(dir) else { return Ok(()) };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-    if needed <= free {
+    // File systems that are no disks have none, and say by writing what they think of it.
+    if needed <= free || stat.f_blocks == 0 {
         return Ok(());
     }
     let (needed, free) = (output::size(needed), output::size(free));
-    Err(failure(format!("{}: {needed} are needed and {free} are free", dir.display())))
+    Err(failure(format!("--dir {}: {needed} are needed and {free} are free", dir.display())))
 }
 
 #[cfg(test)]

@@ -315,7 +315,7 @@ fn check(ids: &[u32], config: &Config, context: usize) -> Result<(), Error> {
         return Err(input("the prompt has no tokens: it is empty, or the vocabulary can spell nothing of it"));
     }
     if let Some(id) = ids.iter().find(|id| **id as usize >= config.vocabulary) {
-        return Err(input(format!("token {id} is outside the model's vocabulary of {}", config.vocabulary)));
+        return Err(input(format!("--tokens: {id} is outside the model's vocabulary of {}", config.vocabulary)));
     }
     if ids.len() > context {
         let (tokens, most) = (ids.len(), config.context);

@@ -1,7 +1,7 @@
 //! `tombolo serve`: the model behind OpenAI's API. What is said over HTTP is the server's; here is decided what it is
 //! loaded for.
 
-use crate::args::{DeviceArgs, DraftArgs, ModelArgs, Source, SplitArgs, count};
+use crate::args::{DeviceArgs, DraftArgs, ModelArgs, Source, SplitArgs, check_key, count};
 use crate::backend::Place;
 use crate::commands::run::{CPU_ROWS, check_vocabulary};
 use crate::demo;
@@ -63,7 +63,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     no_enable_prefix_caching: bool,
     #[command(flatten)]
-    log: LogArgs,
+    pub(super) log: LogArgs,
     #[command(flatten)]
     draft: DraftArgs,
     #[command(flatten)]
@@ -127,6 +127,7 @@ impl NetArgs {
         if self.api_key.iter().any(|key| key.is_empty() || key.len() > limits::KEY_BYTES) {
             return Err(input(format!("--api-key: a key has 1 to {} bytes", limits::KEY_BYTES)));
         }
+        self.api_key.iter().try_for_each(|key| check_key("--api-key", key))?;
         if !ip.is_loopback() && self.api_key.is_empty() && !self.allow_unauthenticated {
             return Err(input(format!(
                 "--host {ip} opens the server to other machines: give --api-key, or --allow-unauthenticated to do so without"

@@ -24,8 +24,16 @@ pub(crate) struct Manner {
     pub(crate) list: Option<Value>,
     /// Entries of a page of the list.
     pub(crate) page: Option<usize>,
+    /// The list as its bytes.
+    pub(crate) list_text: Option<&'static str>,
     /// The status of everything.
     pub(crate) status: Option<u16>,
+    /// The status of the first so many files that are asked for.
+    pub(crate) refuses: (usize, u16),
+    /// Seconds or a date that go with a status.
+    pub(crate) again: Option<&'static str>,
+    /// Where files are, whole, on this host or elsewhere.
+    pub(crate) location: Option<String>,
     pub(crate) token: Option<&'static str>,
 }
 
@@ -43,6 +51,7 @@ struct State {
     manner: Manner,
     seen: Mutex<Vec<Seen>>,
     breaks: Mutex<usize>,
+    refused: Mutex<usize>,
     base: String,
 }
 
@@ -59,6 +68,7 @@ impl Hub {
             files: files.iter().map(|(name, bytes)| ((*name).to_string(), bytes.to_vec())).collect(),
             order: files.iter().map(|(name, _)| (*name).to_string()).collect(),
             breaks: Mutex::new(manner.breaks),
+            refused: Mutex::default(),
             manner,
             seen: Mutex::default(),
             base: base.clone(),
@@ -120,14 +130,28 @@ fn answer(state: &State, seen: &Seen, mut stream: TcpStream) -> std::io::Result<
         return head(&mut stream, "401 Unauthorized", "", 0);
     }
     if let Some(status) = manner.status {
-        return head(&mut stream, &format!("{status} Status"), "", 0);
+        let again = manner.again.map(|again| format!("Retry-After: {again}\r\n")).unwrap_or_default();
+        return head(&mut stream, &format!("{status} Status"), &again, 0);
     }
     if seen.path.starts_with("/api/models/o/m/tree/main") {
         return list(state, seen, stream);
     }
+    if let Some(name) = seen.path.strip_prefix("/moved/") {
+        return file(state, seen, &state.files[name], stream);
+    }
     let Some(name) = seen.path.strip_prefix("/o/m/resolve/main/") else {
         return head(&mut stream, "404 Not Found", "", 0);
     };
+    let mut refused = state.refused.lock().unwrap();
+    if *refused < manner.refuses.0 {
+        *refused += 1;
+        let again = manner.again.map(|again| format!("Retry-After: {again}\r\n")).unwrap_or_default();
+        return head(&mut stream, &format!("{} Status", manner.refuses.1), &again, 0);
+    }
+    drop(refused);
+    if let Some(location) = &manner.location {
+        return head(&mut stream, "307 Temporary Redirect", &format!("Location: {location}\r\n"), 0);
+    }
     if let Some(elsewhere) = &manner.redirects_to {
         let to = format!("Location: {elsewhere}{}\r\n", seen.path);
         return head(&mut stream, "302 Found", &to, 0);
@@ -158,7 +182,7 @@ fn list(state: &State, seen: &Seen, mut stream: TcpStream) -> std::io::Result<()
         }
         *entries = entries.iter().skip(page * size).take(size).cloned().collect();
     }
-    let body = all.to_string();
+    let body = state.manner.list_text.map_or_else(|| all.to_string(), str::to_string);
     head(&mut stream, "200 OK", &more, body.len())?;
     stream.write_all(body.as_bytes())
 }

@@ -179,6 +179,115 @@ fn a_token_does_not_follow_to_another_host() {
 }
 
 #[test]
+fn redirects_are_followed_where_they_may_lead() {
+    let bytes = content(5000);
+    let leading = |location: &str| {
+        let manner = Manner { token: Some("secret"), location: Some(location.into()), ..Manner::default() };
+        Hub::start(&[(NAME, &bytes)], manner)
+    };
+    // On the same host, the token is still asked for.
+    let dir = folder("moved");
+    succeeds(&leading(&format!("/moved/{NAME}")), &dir, &["o/m", "--token", "secret"]);
+    assert_eq!(std::fs::read(dir.join(NAME)).unwrap(), bytes);
+    let dir = folder("astray");
+    for (location, part) in [
+        ("file:///etc/passwd", "a redirect leads to file:, and only http and https are followed"),
+        ("ftp://localhost/x", "leads to ftp:"),
+        ("http:///x", "leads to no address"),
+        (&format!("/o/m/resolve/main/{NAME}"), "more than 10 redirects"),
+    ] {
+        let hub = leading(location);
+        fails(&hub, &dir, &["o/m", "--token", "secret"], 1, &[part]);
+        assert!(hub.ranges().len() <= 11, "it is asked once, not again");
+    }
+    assert_eq!(names(&dir), [] as [&str; 0]);
+}
+
+#[test]
+fn a_hub_that_wants_to_be_asked_later_is() {
+    let (bytes, dir) = (content(5000), folder("later"));
+    let busy = |status, again| {
+        let manner = Manner { refuses: (1, status), again: Some(again), ..Manner::default() };
+        Hub::start(&[(NAME, &bytes)], manner)
+    };
+    let started = std::time::Instant::now();
+    let ran = succeeds(&busy(429, "1"), &dir, &["o/m"]);
+    assert!(started.elapsed().as_millis() >= 1000, "{}", ran.err);
+    assert!(ran.err.contains("answers 429: to be asked again in 1 s; going on"), "{}", ran.err);
+    let dir = folder("much-later");
+    let hub = busy(503, "86400");
+    fails(&hub, &dir, &["o/m"], 1, &["answers 503: to be asked again in 86400 s", "the same command tries again"]);
+    assert_eq!((hub.ranges().len(), names(&dir)), (1, Vec::new()));
+    let date = "Wed, 21 Oct 2026 07:28:00 GMT";
+    assert!(succeeds(&busy(503, date), &dir, &["o/m"]).err.contains(&format!("again after {date}")));
+    let all = Manner { status: Some(429), again: Some("30"), ..Manner::default() };
+    fails(&Hub::start(&[], all), &dir, &["o/m"], 1, &["too many requests: try again in 30 s"]);
+}
+
+#[test]
+fn nothing_is_left_that_holds_nothing() {
+    let (bytes, dir) = (content(5000), folder("nothing"));
+    for (status, code) in [(401, 2), (404, 2), (500, 1)] {
+        let manner = Manner { refuses: (usize::MAX, status), ..Manner::default() };
+        let hub = Hub::start(&[(NAME, &bytes)], manner);
+        fails(&hub, &dir, &["o/m"], code, &[&status.to_string()]);
+        assert_eq!(names(&dir), [] as [&str; 0], "{status}");
+        // One that was there goes, too.
+        std::fs::write(dir.join(PART), b"").unwrap();
+        fails(&hub, &dir, &["o/m"], code, &[]);
+        assert_eq!(names(&dir), [] as [&str; 0], "{status}");
+    }
+    let manner = Manner { breaks_after: Some(0), breaks: usize::MAX, ..Manner::default() };
+    fails(&Hub::start(&[(NAME, &bytes)], manner), &dir, &["o/m"], 1, &["nothing came"]);
+    assert_eq!(names(&dir), [] as [&str; 0]);
+}
+
+#[test]
+fn a_token_that_is_none_is_named_and_not_shown() {
+    let hub = Hub::start(&[(NAME, b"abc")], Manner::default());
+    let dir = folder("token");
+    for token in ["hf_very\nsecret", "hf_very secret", "hf_very\u{7f}secret", "hf_very\u{e9}secret"] {
+        let ran = pull(&hub, &dir, &["o/m", "--token", token]);
+        assert_eq!(ran.code, Some(2), "{}", ran.err);
+        assert!(ran.err.contains("error: --token") && !ran.err.contains("secret"), "{}", ran.err);
+    }
+    assert_eq!(hub.seen(), []);
+    let config = dir.join("config.toml");
+    std::fs::write(&config, "[pull]\ntoken = \"very\\nsecret\"\n").unwrap();
+    let ran = pull(&hub, &dir, &["o/m", "--config", config.to_str().unwrap()]);
+    assert!(ran.code == Some(2) && ran.err.contains("config.toml: line 2: --token"), "{}", ran.err);
+    assert!(!ran.err.contains("secret"), "{}", ran.err);
+}
+
+#[test]
+fn folders_that_cannot_be_written_to_are_told() {
+    let hub = Hub::start(&[(NAME, b"abc")], Manner::default());
+    let file = folder("no-folder").join("file");
+    std::fs::write(&file, b"").unwrap();
+    for (dir, parts) in [
+        (Path::new("/proc"), &["/proc", "--dir"][..]),
+        (Path::new("/proc/none"), &["--dir /proc/none", "cannot be made"]),
+        (&file, &["it is a file, and a folder is needed"]),
+    ] {
+        fails(&hub, dir, &["o/m"], 1, parts);
+    }
+}
+
+#[test]
+fn one_odd_entry_spoils_no_list() {
+    let (bytes, dir) = (*b"abc", folder("odd"));
+    let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(self::sum(&bytes), sum);
+    let list = r#"[{"type":"file","path":"a-Q2_K.gguf","size":-5}, 7, null, {"type":"file","path":"b-Q3_K.gguf","size":1e999},
+        {"type":"file","path":["c"],"size":"x"}, {"type":"directory","path":"d"},
+        {"type":"file","path":"M-Q4_K_M.gguf","size":3,"lfs":{"size":3,"oid":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}}]"#;
+    let hub = Hub::start(&[(NAME, &bytes)], Manner { list_text: Some(list), ..Manner::default() });
+    let ran = succeeds(&hub, &dir, &["o/m"]);
+    assert!(ran.err.contains("5 files with impossible names or sizes are left out"), "{}", ran.err);
+    assert_eq!(names(&dir), [NAME]);
+}
+
+#[test]
 fn what_is_wrong_is_one_line() {
     let dir = folder("wrong");
     let hub = Hub::start(&[("M-Q2_K.gguf", b"12"), ("M-Q3_K_S.gguf", b"34")], Manner::default());

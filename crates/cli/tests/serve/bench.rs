@@ -117,11 +117,69 @@ fn what_is_wrong_is_one_line() {
     let data = ["--extra-body", "{\"logit_bias\": {\"x\": 1}}"];
     fails(&url, &[&with[..], &data].concat(), 1, &["400", "logit_bias"]);
     fails("http://127.0.0.1:1", &[], 1, &["no server at http://127.0.0.1:1", "--base-url"]);
-    fails("https://localhost", &[], 2, &["plain http"]);
+    fails("ftp://localhost", &[], 2, &["--base-url ftp://localhost", "http://127.0.0.1:8000"]);
     fails(&url, &["--num-prompts", "0"], 2, &["--num-prompts 0"]);
     fails(&url, &["--request-rate", "0"], 2, &["--request-rate"]);
     fails(&url, &["--endpoint", "/v1/embeddings"], 2, &["/v1/chat/completions"]);
     fails(&url, &["--dataset-name", "custom"], 2, &["--dataset-path"]);
+}
+
+/// The certificate of this machine, which nobody else vouches for.
+fn certificate() -> String {
+    format!("{}/tests/data/localhost.pem", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A proxy that speaks TLS, before a server; its port. Ends with the test's process.
+fn proxy(served: &Served, ip: &str) -> u16 {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let chain = vec![CertificateDer::from_pem_file(certificate()).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(certificate().replace(".pem", "-key.pem")).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let versions = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = versions.with_no_client_auth().with_single_cert(chain, key).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+    let listener = std::net::TcpListener::bind((ip, 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (port, to) = (listener.local_addr().unwrap().port(), served.address);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let mut near = acceptor.accept(stream).await?;
+                    let mut far = tokio::net::TcpStream::connect(to).await?;
+                    tokio::io::copy_bidirectional(&mut near, &mut far).await
+                });
+            }
+        });
+    });
+    port
+}
+
+#[test]
+fn a_server_behind_tls_is_measured_where_it_is_trusted() {
+    let served = Served::start(&[]);
+    let url = format!("https://localhost:{}", proxy(&served, "127.0.0.1"));
+    let shape =
+        ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "20", "--random-output-len", "3"];
+    let ran = bench(&url, &[&shape[..], &["--ca-file", &certificate(), "--ignore-eos"]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!((row(&ran.out, "Successful requests"), row(&ran.out, "Total generated tokens")), (4.0, 12.0));
+    let address = url.replace("localhost", "127.0.0.1");
+    assert_eq!(bench(&address, &[&shape[..], &["--ca-file", &certificate()]].concat()).code, Some(0));
+    // Another name of this machine, which the certificate does not have.
+    let other = format!("https://127.0.0.2:{}", proxy(&served, "127.0.0.2"));
+    fails(&other, &["--ca-file", &certificate()], 1, &["127.0.0.2", "not valid for name"]);
+    let system = std::path::Path::new("/etc/ssl/certs/ca-certificates.crt");
+    if system.exists() {
+        fails(&url, &["--ca-file", system.to_str().unwrap()], 1, &[&url, "no TLS", "--ca-file names"]);
+    }
+    fails(&url, &["--ca-file", "/nowhere"], 2, &["--ca-file /nowhere: No such file"]);
+    let plain = format!("https://{}", served.address);
+    fails(&plain, &["--ca-file", &certificate()], 1, &["does not speak TLS: is http:// meant?"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A server of the real binary, ended with the test.
@@ -13,6 +14,7 @@ pub(crate) struct Served {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 /// What came back.
@@ -66,18 +68,28 @@ impl Served {
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
+        let (mut line, mut said) = (String::new(), Vec::new());
+        while !line.contains("http://") {
+            line.clear();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "no address in: {said:?}");
+            said.push(line.trim_end().to_string());
+        }
         let address = line.split("http://").nth(1).and_then(|rest| rest.split(',').next());
         let address = address.and_then(|address| address.trim().parse().ok());
         let address = address.unwrap_or_else(|| panic!("no address in: {line}"));
         // Whatever else it says is read, so that it never waits for us.
-        let log = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::new(Mutex::new(said));
         let kept = log.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             lines.lines().map_while(Result::ok).for_each(|line| kept.lock().unwrap().push(line))
         });
-        Self { child, address, log }
+        Self { child, address, log, reader: Some(reader) }
+    }
+
+    /// All that it said, once it has ended.
+    pub(crate) fn log(&mut self) -> Vec<String> {
+        let _ = self.reader.take().map(JoinHandle::join);
+        self.log.lock().unwrap().clone()
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

@@ -9,5 +9,6 @@ mod common;
 mod crowd;
 mod hostile;
 mod life;
+mod logs;
 mod structured;
 mod wire;

@@ -2,7 +2,7 @@
 
 use crate::raw::{Raw, golden};
 use std::path::PathBuf;
-use tombolo_gguf::{CUT_FILE_EXIT_CODE, Fault, Gguf, exit_when_a_file_is_cut};
+use tombolo_gguf::{CUT_FILE_EXIT_CODE, Fault, Gguf, exit_when_a_file_is_cut, word_cut_files};
 
 fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("tombolo-gguf-{}-{name}", std::process::id()))
@@ -108,29 +108,36 @@ fn bytes_that_were_released_come_back() {
 
 /// Set for a copy of this test program that is to read past the end of a file.
 const READ_CUT_FILE: &str = "TOMBOLO_TEST_READ_CUT_FILE";
+/// Set for one that words the line itself.
+const WORDED: &str = "TOMBOLO_TEST_WORDED";
 
 #[test]
 fn g48_a_file_that_is_cut_ends_the_program_with_one_line() {
     if let Some(path) = std::env::var_os(READ_CUT_FILE) {
         exit_when_a_file_is_cut().unwrap();
+        if std::env::var_os(WORDED).is_some() {
+            word_cut_files(|what| format!("<{what}>"));
+        }
         let gguf = Gguf::open(path.as_ref()).unwrap();
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
         let sum: u64 = gguf.bytes(&gguf.tensors()[0]).iter().map(|&b| u64::from(b)).sum();
         panic!("read {sum} from a file that is not there");
     }
     let path = path("cut.gguf");
-    std::fs::write(&path, Raw::new(1, 0).tensor("t", &[1 << 20], 24, 0).data(1 << 20).0).unwrap();
     let test = "files::g48_a_file_that_is_cut_ends_the_program_with_one_line";
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(READ_CUT_FILE, &path)
-        .output()
-        .unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test, "--nocapture"]).env(READ_CUT_FILE, &path);
+    for begin in ["error: ", "<"] {
+        std::fs::write(&path, Raw::new(1, 0).tensor("t", &[1 << 20], 24, 0).data(1 << 20).0).unwrap();
+        let ran = child.output().unwrap();
+        let errors = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(CUT_FILE_EXIT_CODE), "{errors}");
+        let line = errors.lines().last().unwrap();
+        assert!(line.starts_with(begin) && line.contains("cut.gguf: bytes that were there"), "{errors}");
+        assert_eq!(line.ends_with('>'), begin == "<", "{errors}");
+        child.env(WORDED, "");
+    }
     std::fs::remove_file(&path).unwrap();
-    let errors = String::from_utf8(child.stderr).unwrap();
-    assert_eq!(child.status.code(), Some(CUT_FILE_EXIT_CODE), "{errors}");
-    let line = errors.lines().last().unwrap();
-    assert!(line.starts_with("error: ") && line.contains("cut.gguf: bytes that were there"), "{errors}");
 }
 
 #[test]

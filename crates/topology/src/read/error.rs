@@ -36,6 +36,28 @@ pub enum Fault {
         /// How many there may be.
         most: usize,
     },
+    /// A number that nothing has.
+    #[error("{what}: {value:?} is not between {least:?} and {most:?}")]
+    OutOfRange {
+        /// Of what, with its unit.
+        what: String,
+        /// The number.
+        value: f64,
+        /// The least that there is.
+        least: f64,
+        /// The most.
+        most: f64,
+    },
+    /// A text that is none.
+    #[error("{what} has {found} characters, and {most} is the most that is read")]
+    TooLong {
+        /// Which.
+        what: &'static str,
+        /// Its characters.
+        found: usize,
+        /// How many it may have.
+        most: usize,
+    },
     /// Nothing in it is known.
     #[error(
         "nothing here describes GPUs; paste what `nvidia-smi topo -m` prints (also understood: `nvidia-smi`, `nvidia-smi -q`, \

@@ -12,7 +12,7 @@ pub(super) fn judge(machine: &Machine) -> Option<Verdict> {
     }
     let mut kinds: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, gpu) in machine.gpus.iter().enumerate() {
-        let memory = gpu.memory_bytes.map(|b| format!(", {} GiB", (b + (1 << 29)) >> 30)).unwrap_or_default();
+        let memory = gpu.memory_bytes.map(|b| format!(", {} GiB", b.saturating_add(1 << 29) >> 30)).unwrap_or_default();
         let name = gpu.name.clone().unwrap_or_else(|| "a card".into());
         kinds.entry(format!("{name}{memory}")).or_default().push(at);
     }

@@ -162,7 +162,7 @@ fn works(args: &CollectiveArgs) -> Result<Vec<Work>, Error> {
     };
     if let Some(missing) = named.iter().find(|&&d| d >= there) {
         return Err(input(format!(
-            "GPU {missing}: this machine has {there}, counted from 0; --device cuda:0,0 shares one"
+            "--device cuda:{missing}: this machine has {there} GPUs, counted from 0; cuda:0,0 shares one"
         )));
     }
     let ranks = args.ranks.unwrap_or(named.len());

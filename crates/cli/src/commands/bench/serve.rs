@@ -12,9 +12,10 @@ mod print;
 mod prompts;
 mod random;
 mod speculation;
+mod tls;
 mod words;
 
-use crate::args::count;
+use crate::args::{check_key, count, maybe_path};
 use crate::error::{Error, failure, input};
 use crate::limits::{CLIENTS_MAX, PROMPTS_MAX};
 use crate::output;
@@ -34,6 +35,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tls::Tls;
 use words::Pool;
 
 /// Options of `bench serve`.
@@ -42,6 +44,9 @@ pub(crate) struct ServeArgs {
     /// The server
     #[arg(long, default_value = "http://127.0.0.1:8000", value_name = "URL")]
     base_url: String,
+    /// Certificates to trust where its address begins with https, as PEM [default: the system's]
+    #[arg(long, value_name = "FILE", env = "SSL_CERT_FILE", value_parser = maybe_path())]
+    ca_file: Option<PathBuf>,
     /// Path of the API: /v1/completions or /v1/chat/completions
     #[arg(long, default_value = "/v1/completions", value_name = "PATH")]
     endpoint: String,
@@ -176,6 +181,13 @@ fn limit(text: &str) -> Result<(Metric, f64), String> {
     Ok((metric, limit))
 }
 
+impl ServeArgs {
+    /// A variable that is there and empty says nothing.
+    fn key(&self) -> Option<&str> {
+        self.api_key.as_deref().filter(|key| !key.is_empty())
+    }
+}
+
 /// Runs the command. Exit code 1 where any request failed.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
     check(args)?;
@@ -186,6 +198,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Error> {
 
 fn check(args: &ServeArgs) -> Result<(), Error> {
     let LoadArgs { num_prompts, request_rate, burstiness, max_concurrency, .. } = args.load;
+    args.api_key.iter().try_for_each(|key| check_key("--api-key, OPENAI_API_KEY", key))?;
     if num_prompts == 0 || num_prompts > PROMPTS_MAX {
         return Err(input(format!("--num-prompts {num_prompts}: 1 to {PROMPTS_MAX} are possible")));
     }
@@ -208,8 +221,13 @@ fn check(args: &ServeArgs) -> Result<(), Error> {
     }
     let DataArgs { random_input_len, random_output_len, random_prefix_len, .. } = args.data;
     let most = tombolo_model::limits::CONTEXT;
-    if random_input_len > most || random_output_len > most || random_prefix_len > most {
-        return Err(input(format!("a length of more than {most} tokens fits no context")));
+    let lengths = [
+        ("random-input-len", random_input_len),
+        ("random-output-len", random_output_len),
+        ("random-prefix-len", random_prefix_len),
+    ];
+    if let Some((name, length)) = lengths.iter().find(|(_, length)| *length > most) {
+        return Err(input(format!("--{name} {length}: more than {most} tokens fit no context")));
     }
     let is_random = args.data.dataset_name == Dataset::Random;
     match (&args.data.dataset_path, is_random) {
@@ -234,7 +252,8 @@ async fn measure(args: &ServeArgs) -> Result<ExitCode, Error> {
         return Err(input(format!("--endpoint {}: /v1/completions or /v1/chat/completions is needed", args.endpoint)));
     };
     let extra = extra(args.extra_body.as_deref())?;
-    let client = Client::new(address, args.api_key.clone(), Duration::from_secs(args.request_timeout));
+    let tls = address.is_tls.then(|| Tls::new(address.host(), args.ca_file.as_deref())).transpose()?;
+    let client = Client::new(address, tls, args.key().map(str::to_string), Duration::from_secs(args.request_timeout));
     let model = model(args, &client).await?;
     let manner = Manner { api, model, temperature: args.temperature, ignore_eos: args.ignore_eos, extra };
     let (asks, trial, note) = asks(args, &client, &manner).await?;
@@ -390,7 +409,7 @@ fn explained(args: &ServeArgs, fault: &Fault, paths: &[u16]) -> Error {
     let url = &args.base_url;
     match fault {
         Fault::Connect(why) => failure(format!("no server at {url} ({why}): start one, or give --base-url")),
-        Fault::Status(401 | 403, why) if args.api_key.is_none() => {
+        Fault::Status(401 | 403, why) if args.key().is_none() => {
             failure(format!("the server wants a key ({why}): give --api-key"))
         }
         Fault::Status(401 | 403, why) => failure(format!("the server does not take the key: {why}")),

@@ -51,7 +51,9 @@ pub(super) fn open(name: &Path, quant: Option<&str>) -> Result<Arc<Gguf>, Error>
 /// The beginning of a file is enough.
 fn header_alone(source: &Source) -> Option<Arc<Gguf>> {
     let mut header = Vec::new();
-    let file = std::fs::File::open(source.path()?).ok()?;
+    let path = source.path()?;
+    // To open a pipe would wait for its other end.
+    let file = path.is_file().then(|| std::fs::File::open(path))?.ok()?;
     file.take(HEADER_BYTES_MAX).read_to_end(&mut header).ok()?;
     let gguf = Gguf::from_header(&header, |_| Vec::new()).ok()?;
     output::say("only the header of this file is here: enough for a plan");
@@ -60,5 +62,5 @@ fn header_alone(source: &Source) -> Option<Arc<Gguf>> {
 
 fn recipe(name: &str) -> Result<Recipe, Error> {
     let known = || RECIPES.map(|r| r.name).join(", ");
-    shape::recipe(name).ok_or_else(|| input(format!("there is no recipe '{name}'; there are {}", known())))
+    shape::recipe(name).ok_or_else(|| input(format!("--quant {name}: there is no such recipe; there are {}", known())))
 }

@@ -1,11 +1,13 @@
 //! One file: into `NAME.part`, on from where it ends, summed while it comes, and only whole and checked under its name.
 
-use super::hub::{Hub, RemoteFile};
+use super::hub::{Hub, RemoteFile, Stop, again};
+use super::part::Part;
 use crate::error::{Error, failure};
+use crate::limits::RETRY_AFTER_MAX;
 use crate::output;
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,62 +39,42 @@ pub(super) struct Saved {
 pub(super) struct Download {
     pub(super) file: RemoteFile,
     path: PathBuf,
-    part: PathBuf,
     state: State,
 }
 
 enum State {
     /// Under its name, and as large as it should be.
     There,
-    /// What came so far, locked.
-    Part { held: File, bytes: u64 },
-}
-
-/// Why a connection ended early.
-enum Stop {
-    /// Another one may bring the rest.
-    Broken(String),
-    Final(Error),
+    /// What came so far, and the bytes of it that are a beginning.
+    Part(Part, u64),
 }
 
 impl Download {
     /// Looks at what is there of it.
     pub(super) fn open(dir: &Path, file: &RemoteFile) -> Result<Self, Error> {
         let path = dir.join(file.name());
-        let part = dir.join(format!("{}.part", file.name()));
-        let at = |error: std::io::Error| failure(format!("{}: {error}", part.display()));
         let is_there = std::fs::metadata(&path).is_ok_and(|data| data.is_file() && data.len() == file.bytes);
         let state = if is_there {
             State::There
         } else {
-            let mut options = OpenOptions::new();
-            let held = options.read(true).write(true).create(true).truncate(false).open(&part).map_err(at)?;
-            match held.try_lock() {
-                Err(TryLockError::WouldBlock) => {
-                    return Err(failure(format!("{}: another download writes it", part.display())));
-                }
-                // File systems without locks.
-                Ok(()) | Err(TryLockError::Error(_)) => {}
-            }
-            let bytes = held.metadata().map_err(at)?.len();
+            let (part, bytes) = Part::open(dir.join(format!("{}.part", file.name())))?;
             // Longer than the whole is not a beginning of it.
-            let bytes = if bytes > file.bytes { 0 } else { bytes };
-            State::Part { held, bytes }
+            State::Part(part, if bytes > file.bytes { 0 } else { bytes })
         };
-        Ok(Self { file: file.clone(), path, part, state })
+        Ok(Self { file: file.clone(), path, state })
     }
 
     /// Bytes that the disk must still take.
     pub(super) fn missing(&self) -> u64 {
         match self.state {
             State::There => 0,
-            State::Part { bytes, .. } => self.file.bytes - bytes,
+            State::Part(_, bytes) => self.file.bytes - bytes,
         }
     }
 
     /// Brings the rest, checks it and gives it its name.
     pub(super) fn finish(self, hub: &Hub, url: &str, pace: Pace) -> Result<Saved, Error> {
-        let Self { file, path, part, state } = self;
+        let Self { file, path, state } = self;
         let bar = bar(&file, pace);
         let mut sum = Sha256::new();
         let saved = |sum: Sha256, downloaded| {
@@ -100,7 +82,7 @@ impl Download {
             let is_checked = file.sha256.is_some();
             Saved { path: path.clone(), bytes: file.bytes, sha256, is_checked, downloaded }
         };
-        let (held, begin) = match state {
+        let (part, begin) = match state {
             State::There => {
                 let mut held = File::open(&path).map_err(|error| failure(format!("{}: {error}", path.display())))?;
                 read_into(&mut held, file.bytes, &mut sum, &bar)
@@ -114,20 +96,21 @@ impl Download {
                 output::say(&format!("{} is there already", path.display()));
                 return Ok(saved);
             }
-            State::Part { held, bytes } => (held, bytes),
+            State::Part(part, bytes) => (part, bytes),
         };
-        let mut copy = Copy { held, at: begin, file: &file, part: &part, sum, bar: &bar };
+        let mut copy = Copy { part, at: begin, file: &file, sum, bar: &bar };
         copy.begin(begin)?;
         if begin > 0 && begin < file.bytes {
-            output::say(&format!("going on with {} after {}", part.display(), output::size(begin)));
+            let part = copy.part.path().display();
+            output::say(&format!("going on with {part} after {}", output::size(begin)));
         }
         let downloaded = copy.all(hub, url, pace)?;
-        let Copy { held, sum, .. } = copy;
+        let Copy { part, sum, .. } = copy;
         bar.finish_and_clear();
         let saved = saved(sum, downloaded);
         if let Some(expected) = file.sha256.as_ref().filter(|expected| **expected != saved.sha256) {
             // What is wrong somewhere cannot be gone on with.
-            let _ = std::fs::remove_file(&part);
+            part.remove();
             let path = path.display();
             return Err(failure(format!(
                 "{path}: what came has the SHA-256 {} and should have {expected}; it was removed, try again",
@@ -137,44 +120,43 @@ impl Download {
         if !saved.is_checked {
             output::say(&format!("warning: the hub has no checksum of {}; only its size is checked", file.name()));
         }
-        name(held, &part, &path)?;
+        part.name(&path)?;
         Ok(saved)
     }
 }
 
-/// On the disk first, then under its name, then the name on the disk.
-fn name(held: File, part: &Path, path: &Path) -> Result<(), Error> {
-    let at = |what: &Path, error: std::io::Error| failure(format!("{}: {error}", what.display()));
-    held.sync_all().map_err(|error| at(part, error))?;
-    std::fs::rename(part, path).map_err(|error| at(path, error))?;
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Some file systems cannot do this for a folder; the file itself is safe.
-    let _ = File::open(dir).and_then(|dir| dir.sync_all());
-    Ok(())
-}
-
 /// A file being filled.
 struct Copy<'a> {
-    held: File,
+    part: Part,
     /// Bytes that are in it, and in the sum.
     at: u64,
     file: &'a RemoteFile,
-    part: &'a Path,
     sum: Sha256,
     bar: &'a ProgressBar,
 }
 
 impl Copy<'_> {
+    /// An error, with what becomes of what came.
+    fn over(&self, what: &dyn std::fmt::Display) -> Error {
+        let part = self.part.path().display();
+        failure(match self.at {
+            0 => format!("{what}; nothing came, and the same command tries again"),
+            _ => format!("{what}; {part} stays, and the same command goes on with it"),
+        })
+    }
+
     fn on_disk(&self, error: &std::io::Error) -> Error {
-        failure(format!("{}: {error}; what is there stays, and the same command goes on with it", self.part.display()))
+        self.over(&format!("{}: {error}", self.part.path().display()))
     }
 
     /// Keeps the first `bytes` of what is there.
     fn begin(&mut self, bytes: u64) -> Result<(), Error> {
         self.sum = Sha256::new();
         self.bar.set_position(0);
-        let kept = self.held.set_len(bytes).and_then(|()| self.held.seek(SeekFrom::Start(0)));
-        kept.and_then(|_| read_into(&mut self.held, bytes, &mut self.sum, self.bar)).map_err(|e| self.on_disk(&e))?;
+        let Some(held) = self.part.there() else { return Ok(()) };
+        let kept = held.set_len(bytes).and_then(|()| held.seek(SeekFrom::Start(0)));
+        let read = kept.and_then(|_| read_into(held, bytes, &mut self.sum, self.bar));
+        read.map_err(|error| self.on_disk(&error))?;
         self.at = bytes;
         Ok(())
     }
@@ -186,17 +168,16 @@ impl Copy<'_> {
             let before = self.at;
             let stop = self.some(hub, url, &mut came);
             let Err(stop) = stop else { continue };
-            let why = match stop {
+            let (why, wait) = match stop {
                 Stop::Final(error) => return Err(error),
-                Stop::Broken(why) => why,
+                Stop::Broken(why, wait) => (why, wait.unwrap_or_default()),
             };
             in_vain = if self.at > before { 0 } else { in_vain + 1 };
-            if in_vain > pace.retries {
-                let part = self.part.display();
-                return Err(failure(format!("{url}: {why}; {part} stays, and the same command goes on with it")));
+            if in_vain > pace.retries || wait > RETRY_AFTER_MAX {
+                return Err(self.over(&format!("{url}: {why}")));
             }
             output::say_safely(&format!("{why}; going on after {}", output::size(self.at)));
-            std::thread::sleep(Duration::from_millis(250 << in_vain.min(6)));
+            std::thread::sleep(wait.max(Duration::from_millis(250 << in_vain.min(6))));
         }
         Ok(came)
     }
@@ -204,24 +185,24 @@ impl Copy<'_> {
     /// One connection.
     fn some(&mut self, hub: &Hub, url: &str, came: &mut u64) -> Result<(), Stop> {
         let from = (self.at > 0).then_some(self.at);
-        let response = hub.get(url, from).map_err(|error| match error {
-            Error::Failure(why) => Stop::Broken(why),
-            error => Stop::Final(error),
-        })?;
+        let response = hub.get(url, from)?;
         let status = response.status().as_u16();
         if matches!(status, 408 | 429 | 500..=599) {
-            return Err(Stop::Broken(format!("the hub answers {status}")));
+            return Err(match again(&response) {
+                Some((when, wait)) => Stop::Broken(format!("the hub answers {status}: to be asked again {when}"), wait),
+                None => Stop::Broken(format!("the hub answers {status}"), None),
+            });
         }
         if status == 416 {
             self.begin(0).map_err(Stop::Final)?;
-            return Err(Stop::Broken("the hub has no such rest: once more from the beginning".into()));
+            return Err(Stop::Broken("the hub has no such rest: once more from the beginning".into(), None));
         }
         // Without a range it is the whole.
         let begins = if status == 206 { range_begin(&response) } else { Some(0) };
         let response = hub.checked(response, self.file.name()).map_err(Stop::Final)?;
         if begins != Some(self.at) {
             if begins != Some(0) {
-                return Err(Stop::Broken("the hub sends another part than was asked for".into()));
+                return Err(Stop::Broken("the hub sends another part than was asked for".into(), None));
             }
             output::say("the hub cannot go on in the middle: once more from the beginning");
             self.begin(0).map_err(Stop::Final)?;
@@ -234,17 +215,18 @@ impl Copy<'_> {
         loop {
             let count = match body.read(&mut piece) {
                 Ok(0) if self.at == self.file.bytes => return Ok(()),
-                Ok(0) => return Err(Stop::Broken("the connection ended early".into())),
+                Ok(0) => return Err(Stop::Broken("the connection ended early".into(), None)),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Stop::Broken(error.to_string())),
+                Err(error) => return Err(Stop::Broken(error.to_string(), None)),
             };
             if self.at + count as u64 > self.file.bytes {
                 let name = self.file.name();
                 let line = format!("{name}: more comes than the {} bytes that the hub lists", self.file.bytes);
                 return Err(Stop::Final(failure(line)));
             }
-            self.held.write_all(&piece[..count]).map_err(|error| Stop::Final(self.on_disk(&error)))?;
+            let written = self.part.made().map_err(Stop::Final)?.write_all(&piece[..count]);
+            written.map_err(|error| Stop::Final(self.on_disk(&error)))?;
             self.sum.update(&piece[..count]);
             self.at += count as u64;
             *came += count as u64;

@@ -1,25 +1,19 @@
 //! A hub's API, as Hugging Face has it: the list of a repository's files (`/api/models/REPO/tree/REVISION`) and the files
 //! themselves (`/REPO/resolve/REVISION/PATH`). What a hub says is not trusted: names, sizes and counts are checked.
 
+use super::hop;
+use crate::certificates;
 use crate::error::{Error, failure, input};
-use crate::limits::{CERTIFICATES_BYTES_MAX, DOWNLOAD_BYTES_MAX, LISTING_BYTES_MAX, LISTING_PAGES_MAX};
+use crate::limits::{DOWNLOAD_BYTES_MAX, HOPS_MAX, LISTING_BYTES_MAX, LISTING_PAGES_MAX};
 use crate::output;
 use serde::Deserialize;
-use std::io::Read;
+use serde::de::IgnoredAny;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::http::Response;
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
-
-/// Where systems keep the certificates that they trust.
-const CERTIFICATES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +89,22 @@ fn encoded(path: &str) -> String {
     out
 }
 
+/// Why there is no answer, or not all of one.
+pub(super) enum Stop {
+    /// Asking again may bring the rest, not before so long where the hub says so.
+    Broken(String, Option<Duration>),
+    Final(Error),
+}
+
+impl From<Stop> for Error {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Broken(why, _) => failure(why),
+            Stop::Final(error) => error,
+        }
+    }
+}
+
 /// A hub.
 pub(super) struct Hub {
     agent: Agent,
@@ -111,12 +121,22 @@ impl Hub {
         ca_file: Option<&Path>,
         patience: Duration,
     ) -> Result<Self, Error> {
+        let named = endpoint;
         let endpoint = endpoint.trim_end_matches('/');
-        if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") {
-            return Err(input(format!("--endpoint {endpoint}: an address with https:// or http:// is needed")));
+        let is_text = endpoint.bytes().all(|byte| byte.is_ascii_graphic());
+        if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") || !is_text {
+            return Err(input(format!("--endpoint {named}: an address with https:// or http:// is needed")));
+        }
+        // What is wrong with it is told without it.
+        if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(input(
+                "--token, HF_TOKEN: a blank, a line end or another character that no token has is in it",
+            ));
         }
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
+            // They are followed here.
+            .max_redirects(0)
             .timeout_connect(Some(patience))
             .timeout_recv_response(Some(patience))
             .timeout_per_read(Some(patience))
@@ -140,13 +160,16 @@ impl Hub {
             let response = self.checked(response, &format!("{repo} at {revision}"))?;
             let body = response.into_body().into_with_config().limit(LISTING_BYTES_MAX).read_to_vec();
             let body = body.map_err(|error| failure(format!("the list of {repo}'s files: {error}")))?;
-            let entries: Vec<Entry> = serde_json::from_slice(&body)
+            let entries = elements(&body)
                 .map_err(|error| failure(format!("the list of {repo}'s files is not as a hub has it: {error}")))?;
             for entry in entries {
-                let is_folder = entry.r#type == "directory";
-                match entry.file() {
-                    Some(file) => files.push(file),
-                    None => odd += usize::from(!is_folder),
+                // One by one: what is wrong with one of them says nothing of the others.
+                match serde_json::from_slice::<Entry>(entry).ok() {
+                    Some(entry) if entry.r#type == "directory" => {}
+                    entry => match entry.and_then(Entry::file) {
+                        Some(file) => files.push(file),
+                        None => odd += 1,
+                    },
                 }
             }
             match next {
@@ -154,7 +177,12 @@ impl Hub {
                 Some(next) if next.starts_with(&format!("{}/", self.endpoint)) => url = next,
                 _ => {
                     if odd > 0 {
-                        output::say(&format!("warning: {odd} files with impossible names or sizes are left out"));
+                        let files = if odd == 1 {
+                            "1 file with an impossible name or size is"
+                        } else {
+                            &format!("{odd} files with impossible names or sizes are")
+                        };
+                        output::say(&format!("warning: {files} left out"));
                     }
                     return Ok(files);
                 }
@@ -168,31 +196,81 @@ impl Hub {
         format!("{}/{repo}/resolve/{}/{}", self.endpoint, encoded(revision), encoded(path))
     }
 
-    /// Asks for bytes from `from` on; every status is an answer.
-    pub(super) fn get(&self, url: &str, from: Option<u64>) -> Result<Response<Body>, Error> {
-        let mut request = self.agent.get(url);
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
+    /// Asks for bytes from `from` on, wherever redirects lead; every other status is an answer. The token is for the hub,
+    /// and goes nowhere else.
+    pub(super) fn get(&self, url: &str, from: Option<u64>) -> Result<Response<Body>, Stop> {
+        let mut url = url.to_string();
+        for _ in 0..=HOPS_MAX {
+            let mut request = self.agent.get(&url);
+            if let Some(token) = self.token.as_ref().filter(|_| hop::is_same(&url, &self.endpoint)) {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+            if let Some(from) = from {
+                request = request.header("range", format!("bytes={from}-"));
+            }
+            let called = request.call();
+            let response = called.map_err(|error| Stop::Broken(unreached(hop::origin(&url), &error), None))?;
+            if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Ok(response);
+            }
+            let location = response.headers().get("location").and_then(|value| value.to_str().ok());
+            let next = hop::next(&url, location.unwrap_or_default());
+            url = next.map_err(|why| Stop::Final(failure(format!("{}: a redirect {why}", hop::origin(&url)))))?;
         }
-        if let Some(from) = from {
-            request = request.header("range", format!("bytes={from}-"));
-        }
-        request.call().map_err(|error| failure(format!("{}: {error}", self.endpoint)))
+        Err(Stop::Final(failure(format!("{}: more than {HOPS_MAX} redirects, one after the other", self.endpoint))))
     }
 
     /// A success, or one line on what the status means.
     pub(super) fn checked(&self, response: Response<Body>, what: &str) -> Result<Response<Body>, Error> {
         let status = response.status().as_u16();
+        let later = || again(&response).map_or("later".into(), |(when, _)| when);
         let hint = match (status, &self.token) {
             (200..=299, _) => return Ok(response),
-            (401 | 403, None) => "it asks for a token (--token), or does not exist",
-            (401 | 403, Some(_)) => "the token does not open it, or its terms are not accepted yet",
-            (404, _) => "the hub does not have it",
-            (429, _) => "too many requests: try again later",
-            _ => "the hub failed: try again later",
+            (401 | 403, None) => "it asks for a token (--token), or does not exist".into(),
+            (401 | 403, Some(_)) => "the token does not open it, or its terms are not accepted yet".into(),
+            (404, _) => "the hub does not have it".into(),
+            (429, _) => format!("too many requests: try again {}", later()),
+            _ => format!("the hub failed: try again {}", later()),
         };
         let line = format!("{what}: {hint} ({status} from {})", self.endpoint);
         Err(if matches!(status, 401 | 403 | 404) { input(line) } else { failure(line) })
+    }
+}
+
+/// Why there is no answer from a place.
+fn unreached(origin: &str, error: &ureq::Error) -> String {
+    let why = error.to_string();
+    format!("{origin}: {}{}", why.trim_start_matches("io: "), certificates::hint(&why))
+}
+
+/// When a hub wants to be asked again, in words, and how long that is (`Retry-After`, RFC 9110 10.2.3: seconds or a date).
+pub(super) fn again(response: &Response<Body>) -> Option<(String, Option<Duration>)> {
+    let text = response.headers().get("retry-after")?.to_str().ok()?.trim();
+    match text.parse::<u64>() {
+        Ok(seconds) => Some((format!("in {seconds} s"), Some(Duration::from_secs(seconds)))),
+        Err(_) if text.is_empty() => None,
+        Err(_) => Some((format!("after {}", output::shortened(text, 40)), None)),
+    }
+}
+
+/// The elements of a JSON list, whatever they are.
+fn elements(list: &[u8]) -> Result<Vec<&[u8]>, String> {
+    let begin = list.trim_ascii_start().strip_prefix(b"[").ok_or("no list")?;
+    let mut rest = begin.trim_ascii_start();
+    let mut found = Vec::new();
+    if rest.first() == Some(&b']') {
+        return Ok(found);
+    }
+    loop {
+        let mut elements = serde_json::Deserializer::from_slice(rest).into_iter::<IgnoredAny>();
+        elements.next().ok_or("it ends early")?.map_err(|error| error.to_string())?;
+        let (element, behind) = rest.split_at(elements.byte_offset());
+        found.push(element);
+        rest = match behind.trim_ascii_start() {
+            [b',', rest @ ..] => rest,
+            [b']', ..] => return Ok(found),
+            _ => return Err("it ends early".into()),
+        };
     }
 }
 
@@ -205,26 +283,11 @@ fn next_page(response: &Response<Body>) -> Option<String> {
 }
 
 fn tls(ca_file: Option<&Path>) -> Result<TlsConfig, Error> {
-    let known = || CERTIFICATES.iter().map(Path::new).find(|path| path.is_file());
-    let Some(path) = ca_file.or_else(known) else {
-        return Err(failure("the system has no list of certificates: install ca-certificates, or give --ca-file"));
-    };
-    let at = |error: &dyn std::fmt::Display| input(format!("{}: {error}", path.display()));
-    let mut pem = Vec::new();
-    let file = std::fs::File::open(path).map_err(|error| at(&error))?;
-    file.take(CERTIFICATES_BYTES_MAX).read_to_end(&mut pem).map_err(|error| at(&error))?;
-    let certificates: Vec<_> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    if certificates.is_empty() {
-        return Err(at(&"holds no certificates as PEM"));
-    }
+    let trusted = certificates::trusted(ca_file)?;
+    let certificates = trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
     Ok(TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(certificates)))
-        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .unversioned_rustls_crypto_provider(certificates::provider())
         .build())
 }
 
@@ -257,6 +320,19 @@ mod tests {
         assert_eq!(entry(r#"{"type":"file","path":"a","size":0}"#), None);
         assert_eq!(entry(r#"{"type":"file","path":"a","size":18446744073709551615}"#), None);
         assert_eq!(entry(r#"{"type":"file","path":"a","lfs":{"oid":"zz","size":7}}"#), None);
+    }
+
+    #[test]
+    fn a_list_is_read_element_by_element() {
+        let read = |text: &'static str| elements(text.as_bytes()).map(|found| found.len());
+        assert_eq!([read(" [ ] "), read("[]")], [Ok(0), Ok(0)]);
+        assert_eq!(
+            elements(b"[{\"a\": [1e999, \"]\"]}, -5 ,null]").unwrap(),
+            [&b"{\"a\": [1e999, \"]\"]}"[..], b" -5", b"null"]
+        );
+        for wrong in ["", "{}", "[", "[1", "[1,", "[1,]", "[1 2]", "[{]", "[\"a]"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! HTTP/1.1 to one server: plain connections, used again where the server keeps them. What is asked lives in `body`, what
+//! HTTP/1.1 to one server: connections, plain or over TLS, used again where the server keeps them. What is asked lives in `body`, what
 //! is streamed in `events`.
 
+use super::tls::Tls;
 use crate::limits::ANSWER_BYTES_MAX;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -10,11 +11,13 @@ use hyper_util::rt::TokioIo;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Where a server is: `http://HOST[:PORT][/PATH]`.
+/// Where a server is: `http[s]://HOST[:PORT][/PATH]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
+    pub(super) is_tls: bool,
     host: String,
     port: u16,
     /// Before every path; empty or beginning with `/`, without one at its end.
@@ -24,9 +27,9 @@ pub(super) struct Address {
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let plain = "an address such as http://127.0.0.1:8000 is needed";
-        let rest = match url.split_once("://") {
-            Some(("http", rest)) => rest,
-            Some(("https", _)) => return Err("only plain http is spoken: give the server's address behind TLS".into()),
+        let (is_tls, rest) = match url.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
             _ => return Err(plain.into()),
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -36,13 +39,18 @@ impl Address {
                 let (host, port) = authority.split_at(bracket + at);
                 (host, port[1..].parse().map_err(|_| plain)?)
             }
-            None => (authority, 80),
+            None => (authority, if is_tls { 443 } else { 80 }),
         };
         let is_text = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#@\\".contains(&byte));
         if host.trim_matches(['[', ']']).is_empty() || !is_text(rest) {
             return Err(plain.into());
         }
-        Ok(Self { host: host.into(), port, path: path.trim_end_matches('/').into() })
+        Ok(Self { is_tls, host: host.into(), port, path: path.trim_end_matches('/').into() })
+    }
+
+    /// The host without the brackets of an address.
+    pub(super) fn host(&self) -> &str {
+        self.host.trim_matches(['[', ']'])
     }
 
     /// A path on the server. One that begins as the address ends (`/v1`) is not said twice.
@@ -61,7 +69,8 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}{}", self.host, self.port, self.path)
+        let scheme = if self.is_tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}{}", self.host, self.port, self.path)
     }
 }
 
@@ -70,6 +79,8 @@ impl fmt::Display for Address {
 pub(super) enum Fault {
     /// Nobody listens.
     Connect(String),
+    /// Somebody does, and not as he should.
+    Tls(String),
     /// The connection broke.
     Broken(String),
     /// Nothing came for so long.
@@ -84,6 +95,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Connect(why) => write!(f, "cannot connect: {why}"),
+            Fault::Tls(why) => write!(f, "no TLS: {why}"),
             Fault::Broken(why) => write!(f, "the connection broke: {why}"),
             Fault::TimedOut(time) => write!(f, "nothing came for {} s", time.as_secs()),
             Fault::Status(status, why) => write!(f, "{status}: {why}"),
@@ -101,6 +113,7 @@ fn broken(error: &hyper::Error) -> Fault {
 /// Speaks to one server.
 pub(super) struct Client {
     pub(super) address: Address,
+    tls: Option<Tls>,
     key: Option<String>,
     /// Longest wait for the next bytes.
     patience: Duration,
@@ -109,8 +122,8 @@ pub(super) struct Client {
 
 impl Client {
     /// `key` goes with every request.
-    pub(super) fn new(address: Address, key: Option<String>, patience: Duration) -> Self {
-        Self { address, key, patience, idle: Mutex::default() }
+    pub(super) fn new(address: Address, tls: Option<Tls>, key: Option<String>, patience: Duration) -> Self {
+        Self { address, tls, key, patience, idle: Mutex::default() }
     }
 
     /// Sends and gives the answer once its head is there. Every status is an answer.
@@ -160,19 +173,28 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Fault> {
-        let Address { host, port, .. } = &self.address;
-        let to = (host.trim_matches(['[', ']']), *port);
+        let to = (self.address.host(), self.address.port);
         let stream = TcpStream::connect(to).await.map_err(|error| Fault::Connect(error.to_string()))?;
         // A prompt must not wait for the acknowledgement of its head.
         let _ = stream.set_nodelay(true);
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-        tokio::spawn(connection);
-        Ok(sender)
+        match &self.tls {
+            Some(tls) => shake(tls.connect(stream).await?).await,
+            None => shake(stream).await,
+        }
     }
 
     async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, Fault> {
         tokio::time::timeout(self.patience, work).await.map_err(|_| Fault::TimedOut(self.patience))
     }
+}
+
+/// Begins HTTP on a connection.
+async fn shake(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<SendRequest<Full<Bytes>>, Fault> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 /// An answer whose head is there.
@@ -237,8 +259,9 @@ mod tests {
         assert_eq!(parse("http://[::1]:8000/").unwrap(), "http://[::1]:8000");
         assert_eq!(parse("http://[::1]").unwrap(), "http://[::1]:80");
         assert_eq!(parse("http://host/a/v1/").unwrap(), "http://host:80/a/v1");
+        assert_eq!(parse("https://host/v1").unwrap(), "https://host:443/v1");
         for wrong in
-            ["127.0.0.1:8000", "http://", "http://a:b", "http://a:99999", "https://a", "http://a b", "http://u@h"]
+            ["127.0.0.1:8000", "http://", "http://a:b", "http://a:99999", "ftp://a", "http://a b", "http://u@h"]
         {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
