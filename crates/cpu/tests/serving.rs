@@ -13,7 +13,7 @@ const CONTEXT: usize = 256;
 fn runner(name: &str, tp: usize, sequences: usize, blocks: usize, drafts: Drafts) -> Runner {
     let logits = sequences * (1 + drafts.most());
     let capacity = Capacity { rows: 64.max(logits), sequences, logits, context: CONTEXT, blocks };
-    common::runner(&data(&format!("{name}.gguf")), tp, capacity, true, drafts)
+    common::runner(&data(&format!("{name}.gguf")), tp, 2, capacity, true, drafts)
 }
 
 /// Long and short ones, greedy and drawn, that begin alike in part.

@@ -53,7 +53,14 @@ pub(crate) fn gemma3() -> PathBuf {
 }
 
 /// A model under the scheduler. Its drafting block is left out where nothing is drafted by it, or it has none.
-pub(crate) fn runner(path: &Path, tp: usize, capacity: Capacity, prefix_cache: bool, drafts: Drafts) -> Runner {
+pub(crate) fn runner(
+    path: &Path,
+    tp: usize,
+    threads: usize,
+    capacity: Capacity,
+    prefix_cache: bool,
+    drafts: Drafts,
+) -> Runner {
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let config = Config::from_gguf(&gguf).unwrap();
     let (config, drafts) = match drafts {
@@ -62,7 +69,7 @@ pub(crate) fn runner(path: &Path, tp: usize, capacity: Capacity, prefix_cache: b
         _ => (config.without_draft(), drafts),
     };
     let groups = Program::build(&gguf, &config, Shard::WHOLE).unwrap().groups.len();
-    let options = Options { threads: 2, arith: Arith::Production, ..Options::default() };
+    let options = Options { threads, arith: Arith::Production, ..Options::default() };
     let ranks = tombolo_cpu::load(gguf, &config, tp, capacity, &options).unwrap();
     let settings = Settings { capacity, vocabulary: config.vocabulary, groups, waiting_max: 64, prefix_cache, drafts };
     Runner::new(ranks, settings)
