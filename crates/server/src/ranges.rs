@@ -73,7 +73,6 @@ pub(crate) fn keywords() -> Vec<Keywords> {
     let mut all = vec![N.of(shared), BEST_OF.of(shared), TOP_K.of(shared), PROMPT_LOGPROBS.of(shared)];
     all.extend([&TEMPERATURE, &TOP_P, &MIN_P, &PRESENCE, &FREQUENCY, &REPETITION].map(|range| range.of(shared)));
     all.extend([TOP_LOGPROBS.of(chat), MAX_TOKENS.of(chat), MAX_COMPLETION_TOKENS.of(chat), LOGPROBS.of(text)]);
-    let count = |least: usize, most: usize| json!({"minItems": least, "maxItems": most});
     let stop = json!({"type": "string", "minLength": 1, "maxLength": limits::STOP_BYTES});
     let stops = json!({
         "type": ["string", "array", "null"],
@@ -86,15 +85,16 @@ pub(crate) fn keywords() -> Vec<Keywords> {
     let format = json!({
         "type": ["object", "null"], "required": ["type"], "properties": {"type": {"enum": RESPONSE_FORMATS}},
     });
-    let function = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}});
+    let name = json!({"type": "string", "minLength": 1, "maxLength": limits::TOOL_NAME_BYTES});
+    let function = json!({"type": "object", "required": ["name"], "properties": {"name": name}});
     let tool = json!({"type": "object", "required": ["function"], "properties": {"function": function}});
     let [first, second, third] = TOOL_CHOICES;
     let seed = json!({"minimum": i64::MIN, "maximum": u64::MAX, "format": null});
     all.extend([
         (shared, "logit_bias", bias),
         (shared, "stop", stops),
-        (shared, "stop_token_ids", count(0, limits::TOKEN_IDS)),
-        (shared, "allowed_token_ids", count(1, limits::TOKEN_IDS)),
+        (shared, "stop_token_ids", json!({"maxItems": limits::TOKEN_IDS})),
+        (shared, "allowed_token_ids", json!({"minItems": 1, "maxItems": limits::TOKEN_IDS})),
         (shared, "seed", seed),
         (shared, "response_format", format),
         (shared, "structured_outputs", json!({"type": ["object", "null"]})),
@@ -104,8 +104,8 @@ pub(crate) fn keywords() -> Vec<Keywords> {
         (shared, "priority", json!({"minimum": i32::MIN, "maximum": i32::MAX})),
         (shared, "use_beam_search", json!({"enum": [false, null]})),
         (chat, "messages", json!({"minItems": 1, "items": {"type": "object"}})),
-        (chat, "tools", json!({"maxItems": limits::TOOLS, "items": {"type": "object"}})),
-        (chat, "tool_choice", json!({"anyOf": [{"enum": [first, second, third, null]}, tool]})),
+        (chat, "tools", json!({"maxItems": limits::TOOLS, "items": tool})),
+        (chat, "tool_choice", json!({"anyOf": [{"enum": [first, second, third, null]}, &tool]})),
         (chat, "chat_template_kwargs", json!({"type": ["object", "null"]})),
         (chat, "functions", json!({"maxItems": 0})),
         (chat, "modalities", json!({"items": {"enum": ["text"]}})),

@@ -133,21 +133,21 @@ fn kind(schema: &Value) -> String {
     if kinds.is_empty() { "any".into() } else { kinds.join(" or ") }
 }
 
-/// What of such values is taken: `0 to 1`, `at most 32`, … Bounds that are those of numbers of 64 bits say nothing.
+/// What of such values is taken: `0 to 1`, `at most 32`, … Bounds that are those of a type say nothing.
 fn bounds(schema: &Value) -> String {
-    let huge = |value: &Value| value.as_f64().is_none_or(|value| value.abs() > 1e15);
-    let bound = |keyword: &str| Some(&schema[keyword]).filter(|value| !huge(value));
-    let of = |least: Option<&Value>, most: Option<&Value>, unit: &str| match (least, most) {
+    let bound = |value: &Value| value.as_f64().filter(|bound| bound.abs() < 1e9);
+    let of = |least: &Value, most: &Value, unit: &str| match (bound(least), bound(most)) {
         (Some(least), Some(most)) => Some(format!("{least} to {most}{unit}")),
         (Some(least), None) => Some(format!("at least {least}{unit}")),
         (None, Some(most)) => Some(format!("at most {most}{unit}")),
         (None, None) => None,
     };
+    let each = &schema["additionalProperties"];
     let parts = [
-        of(bound("minimum"), bound("maximum"), ""),
-        of(bound("minItems"), bound("maxItems"), " of them"),
-        of(None, bound("maxProperties"), " of them"),
-        of(schema["additionalProperties"].get("minimum"), schema["additionalProperties"].get("maximum"), " each"),
+        of(&schema["minimum"], &schema["maximum"], ""),
+        of(&schema["minItems"], &schema["maxItems"], " of them"),
+        of(&Value::Null, &schema["maxProperties"], " of them"),
+        of(&each["minimum"], &each["maximum"], " each"),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -4,10 +4,10 @@
 use crate::client::Served;
 use serde_json::{Map, Value, json};
 
-/// What else a field needs to be taken, where it is at its bound.
-fn beside(path: &str, field: &str, value: &Value) -> Value {
+/// What else a field needs to be taken, where it is on its bound.
+fn beside(path: &str, field: &str, value: &Value, fits: bool) -> Value {
     match (path, field) {
-        ("/v1/completions" | "/v1/chat/completions", "best_of") => json!({"n": value}),
+        ("/v1/completions" | "/v1/chat/completions", "best_of") if fits => json!({"n": value}),
         ("/v1/chat/completions", "top_logprobs") => json!({"logprobs": true}),
         ("/v1/completions", "max_tokens") if value == 0 => json!({"echo": true}),
         _ => json!({}),
@@ -38,8 +38,10 @@ fn cases(schema: &Value) -> Vec<(String, bool)> {
         let Some(count) = number(keyword) else { continue };
         all.extend([(text(count), true), (text(count.saturating_add_signed(beyond)), false)]);
     }
-    let item = example(&schema["items"]);
-    let list = |count: usize| format!("[{}]", vec![item.as_str(); count].join(","));
+    let list = |count: usize| {
+        let items: Vec<String> = (0..count).map(|at| example(&schema["items"], at)).collect();
+        format!("[{}]", items.join(","))
+    };
     for (keyword, beyond) in [("minItems", -1), ("maxItems", 1)] {
         let Some(count) = number(keyword) else { continue };
         all.extend([(list(count), true), (list(count.saturating_add_signed(beyond)), false)]);
@@ -69,28 +71,31 @@ fn cases(schema: &Value) -> Vec<(String, bool)> {
     all
 }
 
-/// A value of a schema.
-fn example(schema: &Value) -> String {
+/// A value of a schema; tools are called differently.
+fn example(schema: &Value, at: usize) -> String {
     if let Some(values) = schema["enum"].as_array() {
         return values[0].to_string();
     }
     match schema["type"].as_str() {
         Some("integer" | "number") => "1".into(),
         Some("string") => "\"x\"".into(),
-        Some("array") => format!("[{}]", example(&schema["items"])),
+        Some("array") => format!("[{}]", example(&schema["items"], at)),
+        _ if schema["properties"]["function"].is_object() => {
+            json!({"type": "function", "function": {"name": format!("f{at}")}}).to_string()
+        }
         _ => json!({"role": "user", "content": "x"}).to_string(),
     }
 }
 
 /// A body with one field of a value that is spelled like this.
-fn body(path: &str, field: &str, value: &str) -> String {
+fn body(path: &str, field: &str, value: &str, fits: bool) -> String {
     let mut body = match path {
         "/v1/completions" => json!({"prompt": "a", "max_tokens": 1}),
         "/v1/chat/completions" => json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
         _ => json!({}),
     };
     let parsed = serde_json::from_str(value).unwrap_or_default();
-    let (body, beside) = (body.as_object_mut().unwrap(), beside(path, field, &parsed));
+    let (body, beside) = (body.as_object_mut().unwrap(), beside(path, field, &parsed, fits));
     body.extend(beside.as_object().unwrap().clone());
     body.remove(field);
     if field == "max_completion_tokens" {
@@ -116,7 +121,7 @@ fn what_is_described_is_what_is_taken() {
                     continue;
                 }
                 for (value, fits) in cases(schema) {
-                    let answer = served.post(path, body(path, field, &value));
+                    let answer = served.post(path, body(path, field, &value, fits));
                     let shown: String = value.chars().take(60).collect();
                     let status = if fits { 200 } else { 400 };
                     assert_eq!(answer.status, status, "{path}: {field} {shown}: {}", answer.body);

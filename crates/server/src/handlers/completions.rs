@@ -85,7 +85,7 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
     }
     if prompts.len().saturating_mul(plan.n) > CHOICES {
         let message = format!("`n` times the number of prompts is more than {CHOICES}");
-        return Err(ApiError::field("n", message));
+        return Err(ApiError::field(if plan.n > 1 { "n" } else { "prompt" }, message));
     }
     let streams = wanted.stream == Some(true);
     // Texts are gone on with as they are: they open no reasoning.
