@@ -87,6 +87,9 @@ fn openapi() -> Value {
     for (schema, field, keywords) in ranges::keywords() {
         bound(&mut schemas[schema]["properties"][field], keywords);
     }
+    let messages = reference("ChatRequest/properties/messages");
+    bound(&mut schemas["TokenizeRequest"]["properties"], json!({"messages": messages}));
+    bound(&mut schemas["TokenizeRequest"], json!({"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}));
     let mut paths = Map::new();
     for path in &PATHS {
         paths.insert(path.path.into(), json!({path.method: operation(path)}));

@@ -50,7 +50,8 @@ impl<T: Copy + PartialOrd + Display> Range<T> {
 
 impl<T: Copy + Serialize> Range<T> {
     fn keywords(&self) -> Value {
-        json!({"minimum": self.least, "maximum": self.most})
+        // The type's format is that of numbers with a sign.
+        json!({"minimum": self.least, "maximum": self.most, "format": null})
     }
 
     fn of(&self, schema: &'static str) -> Keywords {
@@ -73,6 +74,7 @@ pub(crate) fn keywords() -> Vec<Keywords> {
     let mut all = vec![N.of(shared), BEST_OF.of(shared), TOP_K.of(shared), PROMPT_LOGPROBS.of(shared)];
     all.extend([&TEMPERATURE, &TOP_P, &MIN_P, &PRESENCE, &FREQUENCY, &REPETITION].map(|range| range.of(shared)));
     all.extend([TOP_LOGPROBS.of(chat), MAX_TOKENS.of(chat), MAX_COMPLETION_TOKENS.of(chat), LOGPROBS.of(text)]);
+    let from_0 = json!({"minimum": 0, "maximum": u64::MAX, "format": null});
     let stop = json!({"type": "string", "minLength": 1, "maxLength": limits::STOP_BYTES});
     let stops = json!({
         "type": ["string", "array", "null"],
@@ -96,6 +98,8 @@ pub(crate) fn keywords() -> Vec<Keywords> {
         (shared, "stop_token_ids", json!({"maxItems": limits::TOKEN_IDS})),
         (shared, "allowed_token_ids", json!({"minItems": 1, "maxItems": limits::TOKEN_IDS})),
         (shared, "seed", seed),
+        (shared, "min_tokens", from_0.clone()),
+        (text, "max_tokens", from_0),
         (shared, "response_format", format),
         (shared, "structured_outputs", json!({"type": ["object", "null"]})),
         (shared, "guided_regex", json!({"type": ["string", "null"]})),
