@@ -5,32 +5,15 @@ mod common;
 
 use common::data;
 use std::collections::HashMap;
-use std::sync::Arc;
-use tombolo_cpu::Options;
-use tombolo_engine::{Drafts, Event, Reason, Request, RequestId, Runner, Settings, Tally};
-use tombolo_gguf::Gguf;
-use tombolo_model::{Arith, BLOCK_TOKENS, Capacity, Config, Program, Sampling, Shard};
+use tombolo_engine::{Drafts, Event, Reason, Request, RequestId, Runner, Tally};
+use tombolo_model::{BLOCK_TOKENS, Capacity, Sampling};
 
 const CONTEXT: usize = 256;
 
 fn runner(name: &str, tp: usize, sequences: usize, blocks: usize, drafts: Drafts) -> Runner {
-    let gguf = Arc::new(Gguf::open(&data(&format!("{name}.gguf"))).unwrap());
-    let config = Config::from_gguf(&gguf).unwrap();
-    let groups = Program::build(&gguf, &config, Shard::WHOLE).unwrap().groups.len();
     let logits = sequences * (1 + drafts.most());
     let capacity = Capacity { rows: 64.max(logits), sequences, logits, context: CONTEXT, blocks };
-    let options = Options { threads: 2, arith: Arith::Production, ..Options::default() };
-    let ranks = tombolo_cpu::load(gguf, &config, tp, capacity, &options).unwrap();
-    let settings = Settings {
-        capacity,
-        vocabulary: config.vocabulary,
-        groups,
-        waiting_max: 64,
-        prefix_cache: true,
-        drafts,
-        max_itl_factor: None,
-    };
-    Runner::new(ranks, settings)
+    common::runner(&data(&format!("{name}.gguf")), tp, 2, capacity, true, drafts)
 }
 
 /// Long and short ones, greedy and drawn, that begin alike in part.

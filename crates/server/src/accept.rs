@@ -1,15 +1,15 @@
-//! Connections: accepted up to a number, each with a deadline for every request's head. hyper speaks HTTP/1.1; axum's own
+//! Connections: accepted up to a number, each with a deadline for every request and its head. hyper speaks HTTP/1.1; axum's own
 //! loop has no timer, so that its deadlines would never come.
 
 use crate::app::App;
 use crate::gate;
-use crate::io::Patient;
+use crate::io::{HeadTimer, Patient, Turn};
 use crate::limits::{HEAD_BYTES, HEADERS};
 use axum::Router;
 use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -76,14 +76,19 @@ async fn serve(guard: Open, routes: Router, stream: TcpStream, peer: SocketAddr,
     // Events are small, and each is waited for.
     let _ = stream.set_nodelay(true);
     let timeouts = guard.app.options.timeouts;
-    let io = TokioIo::new(Patient::new(stream, timeouts.write));
+    let turn = Turn::default();
+    let io = TokioIo::new(Patient::new(stream, timeouts, turn.clone()));
+    let timer = HeadTimer(turn.clone());
     let app = guard.app.clone();
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        turn.request();
         let (app, routes) = (app.clone(), routes.clone());
         async move { Ok::<_, Infallible>(gate::answer(app, routes, peer, request.map(Body::new)).await) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(timeouts.header).max_buf_size(HEAD_BYTES).max_headers(HEADERS);
+    // The connection has its own deadlines; this one tells it when they begin.
+    builder.timer(timer).header_read_timeout(timeouts.idle + timeouts.header);
+    builder.max_buf_size(HEAD_BYTES).max_headers(HEADERS);
     let mut connection = pin!(builder.serve_connection(io, service));
     tokio::select! {
         // How a connection ended concerns nobody: what ran for it was cancelled with it.

@@ -8,6 +8,7 @@ use crate::error::{ApiError, echo};
 use crate::generating::Held;
 use crate::limits;
 use crate::model::Model;
+use crate::ranges::{self, Range};
 use crate::wire::Generation;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl Plan {
         wanted: &Generation,
         model: &Model,
         caller: Caller,
-        logprobs: Option<u64>,
+        logprobs: Option<usize>,
         calls: Option<Constraint>,
     ) -> Result<Self, ApiError> {
         if wanted.use_beam_search == Some(true) {
@@ -59,16 +60,10 @@ impl Plan {
             }
             (constraint, calls) => constraint.or(calls),
         };
-        let n = at_most("n", wanted.n.unwrap_or(1), limits::CHOICES as u64)? as usize;
-        if n == 0 {
-            return Err(ApiError::field("n", "`n` must be at least 1"));
-        }
+        let n = ranges::N.check(wanted.n.unwrap_or(1))? as usize;
         if wanted.best_of.is_some_and(|best_of| best_of != n as u64) {
             return Err(ApiError::field("best_of", "`best_of` other than `n` is not supported"));
         }
-        let top = |field, count: Option<u64>| {
-            count.map(|count| at_most(field, count, limits::TOP_LOGPROBS).map(|count| count as usize)).transpose()
-        };
         let stop_ids = tokens("stop_token_ids", wanted.stop_token_ids.as_deref(), model)?;
         let goes_on = wanted.ignore_eos == Some(true);
         // What is complete under a constraint ends: nothing else could follow.
@@ -102,8 +97,8 @@ impl Plan {
             allowed,
             late,
             constraint,
-            logprobs: top("logprobs", logprobs)?,
-            prompt_logprobs: top("prompt_logprobs", wanted.prompt_logprobs)?,
+            logprobs,
+            prompt_logprobs: top(&ranges::PROMPT_LOGPROBS, wanted.prompt_logprobs)?,
             stop: ends,
             priority: wanted.priority.unwrap_or(0),
             owner: caller.owner,
@@ -182,55 +177,37 @@ impl Plan {
     }
 }
 
+/// Of how many likeliest tokens to tell.
+pub(crate) fn top(range: &Range<u64>, count: Option<u64>) -> Result<Option<usize>, ApiError> {
+    count.map(|count| range.check(count).map(|count| count as usize)).transpose()
+}
+
 /// Answers of at most so many tokens: what is asked for, as far as the context goes.
 pub(crate) fn max_tokens(
-    field: &str,
+    range: &Range<u64>,
     asked: Option<u64>,
     default: usize,
     prompt: usize,
     model: &Model,
 ) -> Result<usize, ApiError> {
-    if asked == Some(0) {
-        return Err(ApiError::field(field, format!("`{field}` must be at least 1")));
-    }
+    let asked = asked.map(|asked| range.check(asked)).transpose()?;
     let room = (model.context + 1).saturating_sub(prompt).max(1);
     Ok(asked.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX)).min(room))
 }
 
-fn at_most(field: &str, count: u64, most: u64) -> Result<u64, ApiError> {
-    if count > most {
-        return Err(ApiError::field(field, format!("`{field}` is {count}; at most {most} is possible")));
-    }
-    Ok(count)
-}
-
 /// A number of a range.
-fn within(
-    field: &str,
-    value: Option<f64>,
-    range: std::ops::RangeInclusive<f64>,
-    default: f64,
-) -> Result<f32, ApiError> {
-    let value = value.unwrap_or(default);
-    if !range.contains(&value) {
-        let (least, most) = (range.start(), range.end());
-        return Err(ApiError::field(field, format!("`{field}` is {value}; it must be from {least} to {most}")));
-    }
-    Ok(value as f32)
+fn within(range: &Range<f64>, value: Option<f64>, default: f64) -> Result<f32, ApiError> {
+    range.check(value.unwrap_or(default)).map(|value| value as f32)
 }
 
 fn sampling(wanted: &Generation) -> Result<Sampling, ApiError> {
-    let top_k = match wanted.top_k.unwrap_or(0) {
-        -1 => 0,
-        // More than there are tokens is all of them.
-        top_k @ 0.. => u32::try_from(top_k).unwrap_or(0),
-        top_k => return Err(ApiError::field("top_k", format!("`top_k` is {top_k}; it must be -1, or 0 or more"))),
-    };
+    // -1 and more than there are tokens are all of them.
+    let top_k = ranges::TOP_K.check(wanted.top_k.unwrap_or(0))?;
     Ok(Sampling {
-        temperature: within("temperature", wanted.temperature, 0.0..=100.0, 1.0)?,
-        top_k,
-        top_p: within("top_p", wanted.top_p, 0.0..=1.0, 1.0)?,
-        min_p: within("min_p", wanted.min_p, 0.0..=1.0, 0.0)?,
+        temperature: within(&ranges::TEMPERATURE, wanted.temperature, 1.0)?,
+        top_k: u32::try_from(top_k).unwrap_or(0),
+        top_p: within(&ranges::TOP_P, wanted.top_p, 1.0)?,
+        min_p: within(&ranges::MIN_P, wanted.min_p, 0.0)?,
         seed: wanted.seed.map_or_else(random, |seed| seed.0),
     })
 }
@@ -242,9 +219,9 @@ pub(crate) fn random() -> u64 {
 }
 
 fn penalties(wanted: &Generation) -> Result<Penalties, ApiError> {
-    let repetition = within("repetition_penalty", wanted.repetition_penalty, 0.01..=100.0, 1.0)?;
-    let presence = within("presence_penalty", wanted.presence_penalty, -2.0..=2.0, 0.0)?;
-    let frequency = within("frequency_penalty", wanted.frequency_penalty, -2.0..=2.0, 0.0)?;
+    let repetition = within(&ranges::REPETITION, wanted.repetition_penalty, 1.0)?;
+    let presence = within(&ranges::PRESENCE, wanted.presence_penalty, 0.0)?;
+    let frequency = within(&ranges::FREQUENCY, wanted.frequency_penalty, 0.0)?;
     Ok(Penalties { repetition, presence, frequency })
 }
 
@@ -261,7 +238,7 @@ fn bias(wanted: &Generation, model: &Model) -> Result<Vec<(u32, f32)>, ApiError>
             ApiError::field("logit_bias", message)
         })?;
         let value = value.as_f64().ok_or_else(|| ApiError::field("logit_bias", "`logit_bias`: biases are numbers"))?;
-        within("logit_bias", Some(value), -100.0..=100.0, 0.0).map(|bias| (token, bias))
+        within(&ranges::BIAS, Some(value), 0.0).map(|bias| (token, bias))
     };
     map.iter().map(entry).collect()
 }

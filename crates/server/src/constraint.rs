@@ -2,6 +2,7 @@
 //! names. Tools that must be called are in `conversation`.
 
 use crate::error::{ApiError, echo};
+use crate::ranges::RESPONSE_FORMATS;
 use crate::wire::Generation;
 use serde_json::{Map, Value};
 use tombolo_text::grammar::{GrammarError, Source};
@@ -106,8 +107,9 @@ fn response_format(format: &Value) -> Result<Option<Constraint>, ApiError> {
         }
         other => {
             let message = format!(
-                "`response_format.type`: `{}` is not supported; `text`, `json_object` and `json_schema` are",
-                echo(other)
+                "`response_format.type`: `{}` is not supported; `{}` are",
+                echo(other),
+                RESPONSE_FORMATS.join("`, `")
             );
             Err(ApiError::field("response_format.type", message))
         }

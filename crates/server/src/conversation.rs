@@ -5,6 +5,7 @@ use crate::constraint::Constraint;
 use crate::error::{ApiError, echo};
 use crate::limits::{TOOL_NAME_BYTES, TOOLS};
 use crate::model::Model;
+use crate::ranges::TOOL_CHOICES;
 use crate::wire::ChatRequest;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -131,9 +132,8 @@ fn tools(request: &ChatRequest) -> Result<Vec<Value>, ApiError> {
     }
     match &request.tool_choice {
         None | Some(Value::Null) => {}
-        Some(Value::String(choice)) if choice == "auto" => {}
         Some(Value::String(choice)) if choice == "none" => return Ok(Vec::new()),
-        Some(Value::String(choice)) if choice == "required" => {}
+        Some(Value::String(choice)) if TOOL_CHOICES.contains(&choice.as_str()) => {}
         Some(Value::Object(_)) => {}
         Some(_) => {
             let message = "`tool_choice` must be `none`, `auto`, `required` or one function";

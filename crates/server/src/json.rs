@@ -9,7 +9,7 @@ use std::fmt;
 
 /// A body as JSON.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
-    let mut room = Room { keys: JSON_KEYS, values: JSON_VALUES };
+    let mut room = Room { keys: JSON_KEYS, values: JSON_VALUES, depth: 0 };
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = Limited { room: &mut room }.deserialize(&mut deserializer);
     let whole = value.and_then(|value| deserializer.end().map(|()| value));
@@ -29,11 +29,16 @@ pub(crate) fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, ApiError> {
     })
 }
 
-/// What may still come.
+/// What may still come, and where it is.
 struct Room {
     keys: usize,
     values: usize,
+    /// Objects around it.
+    depth: usize,
 }
+
+/// Below it, every whole number is one as a double, too.
+const WHOLE_MAX: f64 = (1u64 << 53) as f64;
 
 struct Limited<'r> {
     room: &'r mut Room,
@@ -71,7 +76,12 @@ impl<'de> Visitor<'de> for Limited<'_> {
         Ok(value.into())
     }
 
+    /// `16.0` is whole in JSON's eyes, and some clients write it so. What is inside of fields stays as it is: templates
+    /// print it.
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        if self.room.depth <= 1 && value.fract() == 0.0 && value.abs() < WHOLE_MAX {
+            return Ok((value as i64).into());
+        }
         Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number out of range"))
     }
 
@@ -98,6 +108,7 @@ impl<'de> Visitor<'de> for Limited<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
+        self.room.depth += 1;
         while let Some(key) = access.next_key::<String>()? {
             take(&mut self.room.keys, "names")?;
             if map.contains_key(&key) {
@@ -106,6 +117,7 @@ impl<'de> Visitor<'de> for Limited<'_> {
             let value = access.next_value_seed(Limited { room: self.room })?;
             map.insert(key, value);
         }
+        self.room.depth -= 1;
         Ok(Value::Object(map))
     }
 }
@@ -151,5 +163,14 @@ mod tests {
         let error = typed::<Body>(&parse(br#"{"list": [1, null, "x"]}"#).unwrap()).unwrap_err();
         assert_eq!(error.body.error.param.as_deref(), Some("list[2]"));
         assert!(error.body.error.message.contains("expected u32"), "{}", error.body.error.message);
+    }
+
+    #[test]
+    fn whole_numbers_are_whole_however_they_are_written() {
+        let value =
+            parse(br#"{"a": 16.0, "b": [1e3, [2.0]], "c": 0.5, "d": {"e": 1.0}, "f": 1e300, "g": [{"h": 2.0}]}"#);
+        let whole =
+            serde_json::json!({"a": 16, "b": [1000, [2]], "c": 0.5, "d": {"e": 1.0}, "f": 1e300, "g": [{"h": 2.0}]});
+        assert_eq!(value.unwrap(), whole);
     }
 }

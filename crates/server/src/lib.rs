@@ -32,6 +32,7 @@ mod model;
 mod openapi;
 mod options;
 mod progress;
+mod ranges;
 mod routes;
 mod server;
 mod sse;

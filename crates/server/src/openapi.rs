@@ -1,6 +1,7 @@
 //! The API's description (OpenAPI 3.1), made of the types that requests are read into and answers written from.
 
 use crate::error::ErrorBody;
+use crate::ranges;
 use crate::wire::{
     ChatChunk, ChatCompletion, ChatRequest, Completion, CompletionRequest, DetokenizeRequest, Detokenized, Generation,
     ModelList, TokenizeRequest, Tokenized,
@@ -82,7 +83,13 @@ pub(crate) fn text() -> String {
 
 /// The description as JSON.
 fn openapi() -> Value {
-    let schemas = serde_json::to_value(Schemas::openapi()).unwrap_or_default();
+    let mut schemas = serde_json::to_value(Schemas::openapi()).unwrap_or_default()["components"]["schemas"].take();
+    for (schema, field, keywords) in ranges::keywords() {
+        bound(&mut schemas[schema]["properties"][field], keywords);
+    }
+    let messages = reference("ChatRequest/properties/messages");
+    bound(&mut schemas["TokenizeRequest"]["properties"], json!({"messages": messages}));
+    bound(&mut schemas["TokenizeRequest"], json!({"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]}));
     let mut paths = Map::new();
     for path in &PATHS {
         paths.insert(path.path.into(), json!({path.method: operation(path)}));
@@ -92,10 +99,21 @@ fn openapi() -> Value {
         "info": {"title": "tombolo", "version": env!("CARGO_PKG_VERSION"), "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": schemas["components"]["schemas"],
+            "schemas": schemas,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     })
+}
+
+/// Adds what is said of a field's values to its type.
+fn bound(field: &mut Value, keywords: Value) {
+    let (Some(field), Value::Object(keywords)) = (field.as_object_mut(), keywords) else { return };
+    for (keyword, value) in keywords {
+        match value {
+            Value::Null => field.remove(&keyword),
+            value => field.insert(keyword, value),
+        };
+    }
 }
 
 fn reference(schema: &str) -> Value {
@@ -154,11 +172,30 @@ mod tests {
         }
     }
 
+    /// Every bound is of a field that is there.
+    #[test]
+    fn bounds_are_of_fields() {
+        let description = openapi();
+        for (schema, field, keywords) in ranges::keywords() {
+            let found = &description["components"]["schemas"][schema]["properties"][field];
+            assert!(found.is_object(), "{schema}.{field}");
+            for (keyword, value) in keywords.as_object().unwrap() {
+                assert_eq!(found.get(keyword).unwrap_or(&Value::Null), value, "{schema}.{field}");
+            }
+        }
+    }
+
     /// `docs/openapi.json` is what `/openapi.json` answers.
     #[test]
     fn the_file_is_current() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        if std::env::var_os("WRITE_DOCS").is_some() {
+            std::fs::write(path, text()).unwrap();
+        }
         let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(written == text(), "docs/openapi.json: write into it what a server answers at /openapi.json");
+        assert!(
+            written == text(),
+            "docs/openapi.json: WRITE_DOCS=1 cargo test -p tombolo-server --lib openapi writes it anew"
+        );
     }
 }

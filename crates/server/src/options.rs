@@ -7,8 +7,10 @@ use std::time::Duration;
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// From the first byte of a request's head, or the end of the request before, to its last.
+    /// From the first byte of a request's head to its last; of the first request, from the connection's beginning.
     pub header: Duration,
+    /// From the end of an answer to the first byte of the next request.
+    pub idle: Duration,
     /// For a body: this, and a second more for every [`BODY_BYTES_PER_SECOND`](Timeouts::BODY_BYTES_PER_SECOND) of it.
     pub body: Duration,
     /// A reader that takes nothing for so long is left.
@@ -26,8 +28,8 @@ impl Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        let [header, body, write, progress, drain] = [10, 20, 30, 60, 60].map(Duration::from_secs);
-        Self { header, body, write, progress, drain }
+        let [header, idle, body, write, progress, drain] = [10, 75, 20, 30, 60, 60].map(Duration::from_secs);
+        Self { header, idle, body, write, progress, drain }
     }
 }
 

@@ -122,12 +122,34 @@ fn kind(schema: &Value) -> String {
     let kinds: Vec<String> =
         names(&schema["type"]).into_iter().filter(|kind| kind != "null" && !kind.is_empty()).collect();
     let items = names(&schema["items"]["type"]).join("");
-    match (kinds.first().map(String::as_str), items.as_str()) {
-        (Some("array"), "") => "list".into(),
-        (Some("array"), items) => format!("list of {items}"),
-        (Some(kind), _) => kind.into(),
-        (None, _) => "any".into(),
-    }
+    let kinds: Vec<String> = kinds
+        .into_iter()
+        .map(|kind| match (kind.as_str(), items.as_str()) {
+            ("array", "") => "list".into(),
+            ("array", items) => format!("list of {items}"),
+            _ => kind,
+        })
+        .collect();
+    if kinds.is_empty() { "any".into() } else { kinds.join(" or ") }
+}
+
+/// What of such values is taken: `0 to 1`, `at most 32`, … Bounds that are those of a type say nothing.
+fn bounds(schema: &Value) -> String {
+    let bound = |value: &Value| value.as_f64().filter(|bound| bound.abs() < 1e9);
+    let of = |least: &Value, most: &Value, unit: &str| match (bound(least), bound(most)) {
+        (Some(least), Some(most)) => Some(format!("{least} to {most}{unit}")),
+        (Some(least), None) => Some(format!("at least {least}{unit}")),
+        (None, Some(most)) => Some(format!("at most {most}{unit}")),
+        (None, None) => None,
+    };
+    let each = &schema["additionalProperties"];
+    let parts = [
+        of(&schema["minimum"], &schema["maximum"], ""),
+        of(&schema["minItems"], &schema["maxItems"], " of them"),
+        of(&Value::Null, &schema["maxProperties"], " of them"),
+        of(&each["minimum"], &each["maximum"], " each"),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// The rows of a path's request.
@@ -145,11 +167,11 @@ fn fields(openapi: &Value, path: &str, known: &[&str]) -> String {
                 _ => "yes",
             };
             let of = if known.contains(&field.as_str()) { "OpenAI" } else { "vLLM and others" };
-            rows.insert(field.clone(), format!("{of} | {here} | {} | {meaning}", kind(schema)));
+            rows.insert(field.clone(), format!("{of} | {here} | {} | {} | {meaning}", kind(schema), bounds(schema)));
         }
     }
     for field in known {
-        rows.entry((*field).to_string()).or_insert_with(|| "OpenAI | ignored | |".into());
+        rows.entry((*field).to_string()).or_insert_with(|| "OpenAI | ignored | | |".into());
     }
     rows.into_iter().fold(String::new(), |mut text, (field, row)| {
         let _ = writeln!(text, "| `{field}` | {} |", row.trim_end());
@@ -176,7 +198,7 @@ fn page(openapi: &Value) -> String {
     for (path, known) in OPENAI {
         let _ = write!(
             text,
-            "\n## What `{path}` is asked\n\n| field | whose | here | type | meaning |\n|---|---|---|---|---|\n{}",
+            "\n## What `{path}` is asked\n\n| field | whose | here | type | range | meaning |\n|---|---|---|---|---|---|\n{}",
             fields(openapi, path, known)
         );
     }

@@ -102,6 +102,9 @@ struct NetArgs {
     /// Seconds for a request's head
     #[arg(long, value_name = "S", default_value_t = 10)]
     header_timeout: u32,
+    /// Seconds that a connection is kept for a next request
+    #[arg(long, value_name = "S", default_value_t = 75)]
+    keep_alive_timeout: u32,
     /// Seconds for a request's body, and one more for every 16 KiB
     #[arg(long, value_name = "S", default_value_t = 20)]
     body_timeout: u32,
@@ -144,6 +147,7 @@ impl NetArgs {
             body_bytes_max: positive("max-body-bytes", self.max_body_bytes)?,
             timeouts: Timeouts {
                 header: seconds("header-timeout", self.header_timeout)?,
+                idle: seconds("keep-alive-timeout", self.keep_alive_timeout)?,
                 body: seconds("body-timeout", self.body_timeout)?,
                 write: seconds("write-timeout", self.write_timeout)?,
                 progress: seconds("stall-timeout", self.stall_timeout)?,

@@ -193,6 +193,23 @@ fn a_prompt_that_was_run_is_found_again() {
     assert!(cached(&second) > 100, "{second}");
     assert_eq!(first["choices"][0]["text"], second["choices"][0]["text"]);
     assert_eq!(served.metric("vllm:prefix_cache_hits_total") as u64, cached(&second));
+    // Streams tell it with their usage, and conversations as texts do.
+    let events = |kind: &str| {
+        let options = json!({"include_usage": true});
+        let asked = json!({"stream": true, "stream_options": options, "cache_salt": "a", "max_tokens": 4});
+        let (mut body, path) = match kind == "chat" {
+            true => (json!({"messages": [{"role": "user", "content": long}]}), "/v1/chat/completions"),
+            false => (json!({"prompt": long}), "/v1/completions"),
+        };
+        body.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+        served.post(path, body.to_string()).events()
+    };
+    for kind in ["text", "chat"] {
+        let events = events(kind);
+        let (last, others) = events.split_last().unwrap();
+        assert!(cached(last) >= cached(&second), "{kind}: {last}");
+        assert!(others.iter().all(|event| event.get("usage").is_none_or(Value::is_null)), "{kind}");
+    }
 }
 
 #[test]

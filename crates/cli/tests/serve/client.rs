@@ -62,8 +62,13 @@ impl Served {
     }
 
     pub(crate) fn start_unready(more: &[&str]) -> Self {
+        Self::start_at(0, more)
+    }
+
+    /// At a port, or at any that is free for 0.
+    pub(crate) fn start_at(port: u16, more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tombolo"));
-        command.args(["serve", "--port", "0", "--device", "cpu", "-t", "1"]).args(more);
+        command.args(["serve", "--port", &port.to_string(), "--device", "cpu", "-t", "1"]).args(more);
         command.env("CUDA_VISIBLE_DEVICES", "").env("TOMBOLO_CONFIG", "none");
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");

@@ -83,6 +83,87 @@ fn silent_connections_are_closed_and_hinder_nobody() {
     assert!(served.metric("tombolo:connections") <= 2.0);
 }
 
+/// Sends a request on a connection that is kept, and reads the answer.
+fn ask_on(stream: &mut BufReader<TcpStream>, request: &str) -> std::io::Result<String> {
+    stream.get_mut().write_all(request.as_bytes())?;
+    let (mut line, mut length, mut status) = (String::new(), 0, String::new());
+    while line != "\r\n" {
+        line.clear();
+        if stream.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        length = line.strip_prefix("content-length: ").map_or(length, |rest| rest.trim().parse().unwrap());
+        if status.is_empty() {
+            status = line.clone();
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok(status)
+}
+
+const LIVE: &str = "GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// The clock of a head begins with its first byte: a connection that is kept waits for longer, but not for ever.
+#[test]
+fn a_connection_is_kept_for_longer_than_a_head_may_take() {
+    let served = Served::start(&["--header-timeout", "1", "--keep-alive-timeout", "60"]);
+    let mut kept = BufReader::new(served.connect());
+    for pause in [0, 2500, 1500] {
+        std::thread::sleep(Duration::from_millis(pause));
+        let status = ask_on(&mut kept, LIVE).unwrap_or_else(|error| panic!("after {pause} ms: {error}"));
+        assert!(status.starts_with("HTTP/1.1 200"), "{status}");
+    }
+    // A next head that stops half way is cut off as a first one is.
+    kept.get_mut().write_all(&LIVE.as_bytes()[..20]).unwrap();
+    let started = Instant::now();
+    let mut rest = Vec::new();
+    let _ = kept.read_to_end(&mut rest);
+    assert!(rest.is_empty() && started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    drop(served);
+    let served = Served::start(&["--header-timeout", "60", "--keep-alive-timeout", "1"]);
+    let mut slow = BufReader::new(served.connect());
+    slow.get_mut().write_all(&LIVE.as_bytes()[..20]).unwrap();
+    let mut idle = BufReader::new(served.connect());
+    ask_on(&mut idle, LIVE).unwrap();
+    let started = Instant::now();
+    assert_eq!(idle.read_to_end(&mut rest).unwrap(), 0, "an end, and no reset");
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(ask_on(&mut slow, &LIVE[20..]).unwrap().starts_with("HTTP/1.1 200"), "a head has its own time");
+}
+
+/// Connections of a port, by the state that the kernel has them in (`/proc/net/tcp`).
+fn connections_in_state(port: u16, state: &str) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let local = format!("0100007F:{port:04X}");
+    let is_one = |line: &&str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(1) == Some(&local.as_str()) && fields.get(3) == Some(&state)
+    };
+    table.lines().filter(is_one).count()
+}
+
+/// What the kernel remembers of a server that was killed does not keep the next one from its port.
+#[test]
+fn killed_and_started_again_it_has_its_port_at_once() {
+    let mut served = Served::start(&[]);
+    let port = served.port();
+    // The server ends these first: they are remembered on its side.
+    for _ in 0..5 {
+        assert_eq!(served.get("/live").status, 200);
+    }
+    assert!(connections_in_state(port, "06") > 0, "none is in TIME_WAIT");
+    let (running, mut kept) = (begun(&served), BufReader::new(served.connect()));
+    ask_on(&mut kept, LIVE).unwrap();
+    served.child.kill().unwrap();
+    served.child.wait().unwrap();
+    let again = Served::start_at(port, &[]);
+    assert!(connections_in_state(port, "06") > 0, "it waited until they were forgotten");
+    assert_eq!((again.port(), again.get("/live").status), (port, 200));
+    drop((running, kept));
+}
+
 #[test]
 fn connections_are_counted() {
     let served = Served::start(&["--max-connections", "3", "--header-timeout", "5"]);

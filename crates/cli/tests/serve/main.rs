@@ -3,6 +3,7 @@
 
 mod api;
 mod bench;
+mod bounds;
 mod client;
 #[path = "../common/mod.rs"]
 mod common;

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tombolo_cpu::{Options, Tier};
+use tombolo_engine::{Drafts, Runner, Settings};
 use tombolo_gguf::Gguf;
 use tombolo_model::{
-    Arith, BLOCK_TOKENS, Backend, Capacity, Config, KvType, Row, Sampling, Sequence, Step, StepOutput, Token,
+    Arith, BLOCK_TOKENS, Backend, Capacity, Config, KvType, Program, Row, Sampling, Sequence, Shard, Step, StepOutput,
+    Token,
 };
 
 /// A loaded model: all ranks of it.
@@ -42,8 +44,35 @@ pub(crate) fn smollm2() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
+pub(crate) fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/assets/demo.gguf")
+}
+
 pub(crate) fn gemma3() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/gemma-3-270m-q4_k_m.gguf")
+}
+
+/// A model under the scheduler. Its drafting block is left out where nothing is drafted by it, or it has none.
+pub(crate) fn runner(
+    path: &Path,
+    tp: usize,
+    threads: usize,
+    capacity: Capacity,
+    prefix_cache: bool,
+    drafts: Drafts,
+) -> Runner {
+    let gguf = Arc::new(Gguf::open(path).unwrap());
+    let config = Config::from_gguf(&gguf).unwrap();
+    let (config, drafts) = match drafts {
+        Drafts::Block(_) if config.draft.is_some() => (config, drafts),
+        Drafts::Block(_) => (config, Drafts::None),
+        _ => (config.without_draft(), drafts),
+    };
+    let groups = Program::build(&gguf, &config, Shard::WHOLE).unwrap().groups.len();
+    let options = Options { threads, arith: Arith::Production, ..Options::default() };
+    let ranks = tombolo_cpu::load(gguf, &config, tp, capacity, &options).unwrap();
+    let settings = Settings { capacity, vocabulary: config.vocabulary, groups, waiting_max: 64, prefix_cache, drafts, max_itl_factor: None };
+    Runner::new(ranks, settings)
 }
 
 impl Model {

@@ -3,12 +3,13 @@
 use super::{Head, check_model, ended, id, whole};
 use crate::answer::{Choice, End, News, TokenLogprob};
 use crate::app::App;
-use crate::ask::{Plan, max_tokens};
+use crate::ask::{Plan, max_tokens, top};
 use crate::auth::Caller;
 use crate::conversation::{self, Chat};
 use crate::error::ApiError;
 use crate::generating::{Generating, Prepared};
 use crate::model::Model;
+use crate::ranges::{MAX_COMPLETION_TOKENS, MAX_TOKENS, TOP_LOGPROBS};
 use crate::sse::{self, Format};
 use crate::wire::{
     Call, ChatChoice, ChatChunk, ChatCompletion, ChatLogprob, ChatLogprobs, ChatMessage, ChatRequest, ChunkChoice,
@@ -76,15 +77,15 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
     if wanted.prompt_logprobs.is_some() {
         return Err(ApiError::unsupported("prompt_logprobs"));
     }
-    let top = tells.then(|| request.top_logprobs.unwrap_or(0));
+    let told = top(&TOP_LOGPROBS, tells.then(|| request.top_logprobs.unwrap_or(0)))?;
     let Chat { tokens, opens_reasoning, reasoning, tools, has_tools, calls } = conversation::prompt(model, &request)?;
-    let mut plan = Plan::new(&wanted, model, caller, top, calls)?;
-    let (field, asked) = match request.max_completion_tokens {
-        Some(most) => ("max_completion_tokens", Some(most)),
-        None => ("max_tokens", request.max_tokens),
+    let mut plan = Plan::new(&wanted, model, caller, told, calls)?;
+    let (range, asked) = match request.max_completion_tokens {
+        Some(most) => (&MAX_COMPLETION_TOKENS, Some(most)),
+        None => (&MAX_TOKENS, request.max_tokens),
     };
     let default = model.answer_tokens.unwrap_or(usize::MAX);
-    let most = max_tokens(field, asked, default, tokens.len(), model)?;
+    let most = max_tokens(range, asked, default, tokens.len(), model)?;
     let streams = wanted.stream == Some(true);
     plan.check_bytes(tokens.len(), most, !streams)?;
     let dialect = model.dialect(has_tools);

@@ -3,12 +3,13 @@
 use super::{Head, check_model, ended, prompt_logprobs, whole};
 use crate::answer::{Choice, End, News, TokenLogprob};
 use crate::app::App;
-use crate::ask::{Plan, max_tokens};
+use crate::ask::{Plan, max_tokens, top};
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::generating::{Generating, Prepared};
 use crate::limits::CHOICES;
 use crate::model::Model;
+use crate::ranges::{LOGPROBS, MAX_TOKENS};
 use crate::sse::{self, Format};
 use crate::wire::{Completion, CompletionChoice, CompletionRequest, Generation, LegacyLogprobs, Prompt, Usage};
 use crate::{body, json};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use tombolo_text::grammar::Reasoning;
 
 /// Tokens of an answer where none are asked for, as OpenAI has it.
-const MAX_TOKENS: usize = 16;
+const DEFAULT_TOKENS: usize = 16;
 
 /// What is told of an answer beside its text.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,7 +73,7 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
     if request.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::unsupported("suffix"));
     }
-    let mut plan = Plan::new(&wanted, model, caller, request.logprobs, None)?;
+    let mut plan = Plan::new(&wanted, model, caller, top(&LOGPROBS, request.logprobs)?, None)?;
     let echoes = request.echo == Some(true);
     let needs_no_answer = echoes && request.max_tokens == Some(0);
     if echoes && (plan.tells_logprobs() || needs_no_answer) {
@@ -84,7 +85,7 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
     }
     if prompts.len().saturating_mul(plan.n) > CHOICES {
         let message = format!("`n` times the number of prompts is more than {CHOICES}");
-        return Err(ApiError::field("n", message));
+        return Err(ApiError::field(if plan.n > 1 { "n" } else { "prompt" }, message));
     }
     let streams = wanted.stream == Some(true);
     // Texts are gone on with as they are: they open no reasoning.
@@ -94,7 +95,7 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
         let (tokens, text) = encode(model, prompt)?;
         let most = match needs_no_answer {
             true => 0,
-            false => max_tokens("max_tokens", request.max_tokens, MAX_TOKENS, tokens.len(), model)?,
+            false => max_tokens(&MAX_TOKENS, request.max_tokens, DEFAULT_TOKENS, tokens.len(), model)?,
         };
         plan.check_bytes(tokens.len(), most, !streams)?;
         prepared.prompt_tokens += tokens.len();
