@@ -15,7 +15,7 @@ mod source;
 mod vocabulary;
 
 pub use calls::{CallForm, Calls};
-pub use matcher::{Matcher, Reasoning};
+pub use matcher::{Interrupter, Matcher, Reasoning};
 pub use source::Source;
 
 use crate::{Tokenizer, limits};
@@ -159,7 +159,7 @@ impl Grammar {
 
     /// Follows one answer. Nothing is shared with other answers: what one of them drives it to, others do not pay for.
     pub fn matcher(&self, reasoning: Reasoning) -> Matcher {
-        Matcher::new(self.first.deep_clone(), self.tokens.clone(), reasoning)
+        Matcher::new(self.first.deep_clone().into_cancellable(), self.tokens.clone(), reasoning)
     }
 }
 

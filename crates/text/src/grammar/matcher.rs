@@ -71,6 +71,17 @@ pub struct Matcher {
     work: u64,
 }
 
+/// See [`Matcher::interrupter`].
+#[derive(Clone, Debug)]
+pub struct Interrupter(Option<llguidance::CancellationHandle>);
+
+impl Interrupter {
+    /// Ends the matcher's work. What takes longest is left soon, not everything is.
+    pub fn interrupt(&self) {
+        self.0.iter().for_each(llguidance::CancellationHandle::cancel);
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// Nothing came yet, and reasoning may.
@@ -155,6 +166,11 @@ impl Matcher {
     /// Whether nothing but the end may come.
     pub fn is_over(&self) -> bool {
         self.state == State::Ended || (self.state == State::Constrained && self.inner.is_stopped())
+    }
+
+    /// Ends, from another thread, what it is at work on, soon: nothing is allowed from then on.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter(self.inner.cancellation_handle())
     }
 
     /// What went wrong on the way, if anything did: the constraint asked for more work than one may.
