@@ -1,5 +1,6 @@
 //! Follows one answer: which tokens may come next, and whether it may end.
 
+use super::faults::Fault;
 use crate::{Tokenizer, limits};
 use std::sync::Arc;
 
@@ -147,7 +148,7 @@ impl Matcher {
                 if self.tokens.tokenizer.is_end_of_generation(token) {
                     self.state = State::Ended;
                 } else if let Err(error) = self.inner.consume_token(token) {
-                    self.fail(&error.to_string());
+                    self.fail(Fault::of(&error.to_string()).of_mask());
                 }
             }
         }
@@ -189,24 +190,19 @@ impl Matcher {
         }
         match self.inner.compute_mask_or_eos() {
             Ok(mask) => self.words.extend_from_slice(mask.as_slice()),
-            Err(error) => return self.fail(&error.to_string()),
+            Err(error) => return self.fail(Fault::of(&error.to_string()).of_mask()),
         }
         self.work += self.inner.last_step_stats().map_or(0, |stats| stats.lexer_cost + stats.all_items as u64);
         if self.work > limits::ANSWER_WORK_MAX {
-            return self.fail("it takes too much work to say what may come next");
+            return self.fail("it takes too much work to say what may come next: make it simpler".into());
         }
         if let (State::Undecided, Some(think)) = (&self.state, self.tokens.think) {
             set(&mut self.words, think);
         }
     }
 
-    fn fail(&mut self, error: &str) {
+    fn fail(&mut self, why: String) {
         self.words.clear();
-        let why = match super::one_line(error).as_str() {
-            "NoExtensionBias" => "the vocabulary has no token to go on with".to_string(),
-            "" => "it failed".to_string(),
-            other => other.to_string(),
-        };
         self.fault = Some(why);
     }
 }
