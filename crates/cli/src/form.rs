@@ -5,7 +5,7 @@ use crate::limits::FORM_BYTES_MAX;
 use crate::small_file;
 use clap::Args;
 use std::path::{Path, PathBuf};
-use tombolo_engine::{Extra, Mask};
+use tombolo_engine::{Extra, Interrupt, Mask};
 use tombolo_text::Tokenizer;
 use tombolo_text::grammar::{Grammar, Grammars, Matcher, Reasoning, Source};
 
@@ -82,12 +82,13 @@ impl Mask for Held {
         Some(self.0.allowed())
     }
 
-    fn prepare(&mut self) {
-        self.0.allowed();
-    }
-
     fn accept(&mut self, token: u32) {
         self.0.accept(token);
+    }
+
+    fn interrupt(&mut self) -> Option<Interrupt> {
+        let interrupter = self.0.interrupter();
+        Some(Box::new(move || interrupter.interrupt()))
     }
 }
 

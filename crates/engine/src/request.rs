@@ -1,6 +1,7 @@
 //! What is asked of the engine, and what it answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 use tombolo_model::Sampling;
 
 /// A request, as the engine numbers it.
@@ -80,6 +81,44 @@ pub trait Mask: Send + std::fmt::Debug {
 
     /// A token was drawn.
     fn accept(&mut self, token: u32);
+
+    /// It is known beforehand, and takes no time: it needs no thread.
+    fn is_fixed(&self) -> bool {
+        false
+    }
+
+    /// What asks it, from another thread, to give up what it is at work on: then, or soon, or never.
+    fn interrupt(&mut self) -> Option<Interrupt> {
+        None
+    }
+
+    /// Why nothing is allowed, where that is not the grammar's doing.
+    fn fault(&self) -> Option<MaskFault> {
+        None
+    }
+}
+
+/// Asks a mask to give up; see [`Mask::interrupt`].
+pub type Interrupt = Box<dyn Fn() + Send>;
+
+/// Why there was no mask for a token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MaskFault {
+    /// It takes too long.
+    #[error("to find out which token may come next takes longer than the {} s that one token may take", .limit.as_secs_f32())]
+    Late {
+        /// Longest that the engine waits.
+        limit: Duration,
+    },
+    /// Its thread died.
+    #[error("what finds out which token may come next failed")]
+    Died,
+    /// The system gives no thread for it.
+    #[error("the system gives no thread to find out which token may come next: {error}")]
+    NoThread {
+        /// What the system says.
+        error: String,
+    },
 }
 
 /// How likely a token was, before anything was done to its logits.
@@ -102,8 +141,10 @@ pub enum Reason {
     Length,
     /// Nobody wants it any more.
     Cancelled,
-    /// The logits were no numbers.
+    /// The logits were no numbers, or the mask allowed nothing.
     NotNumbers,
+    /// There was no mask for the next token.
+    Mask(MaskFault),
 }
 
 /// How a request went.

@@ -1,9 +1,10 @@
 //! A model that serves many requests: the scheduler and the ranks that run its steps.
 
+use crate::masks::Masks;
 use crate::workers::Workers;
 use crate::{EngineError, Event, Figures, Refused, Request, RequestId, Scheduler, Settings};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tombolo_model::{Backend, Before, Step};
 
 /// Where a call of [`Runner::step`] has got to, for whoever measures it.
@@ -26,6 +27,7 @@ pub struct Runner {
     scheduler: Scheduler,
     settings: Settings,
     before: Before,
+    masks: Masks,
     /// Steps are begun before the last one's results are seen.
     overlaps: bool,
     /// When the ranks last had nothing to wait for: since then they are at the oldest step in flight.
@@ -46,13 +48,22 @@ impl Runner {
             scheduler,
             settings,
             before: Before::default(),
+            masks: Masks::new(),
             overlaps,
             busy_since: Instant::now(),
         }
     }
 
-    /// Takes a request, or says why not.
-    pub fn add(&mut self, request: Request) -> Result<RequestId, Refused> {
+    /// Waits for the mask of one token no longer than this, in place of [`MASK_LIMIT`](crate::MASK_LIMIT).
+    pub fn set_mask_limit(&mut self, limit: Duration) {
+        self.masks.limit = limit;
+    }
+
+    /// Takes a request, or says why not. Its mask is computed within a limit of time.
+    pub fn add(&mut self, mut request: Request) -> Result<RequestId, Refused> {
+        if let Some(extra) = &mut request.extra {
+            extra.mask = extra.mask.take().map(|mask| self.masks.within(mask)).transpose()?;
+        }
         self.scheduler.add(request)
     }
 

@@ -1,8 +1,8 @@
 //! Masks: one that never changes, by which some tokens are allowed and no others, and one that follows a constraint.
 
 use std::sync::{Arc, OnceLock};
-use tombolo_engine::Mask;
-use tombolo_text::grammar::{Grammar, Matcher, Reasoning};
+use tombolo_engine::{Interrupt, Mask};
+use tombolo_text::grammar::{Grammar, Interrupter, Matcher, Reasoning};
 
 /// Which tokens are allowed.
 #[derive(Clone, Debug)]
@@ -26,6 +26,10 @@ impl Mask for AllowedTokens {
     }
 
     fn accept(&mut self, _token: u32) {}
+
+    fn is_fixed(&self) -> bool {
+        true
+    }
 }
 
 /// Why a constraint came to nothing, where it did; told by the engine's thread, read by who answers.
@@ -38,6 +42,7 @@ pub(crate) struct Constrained {
     reasoning: Reasoning,
     /// Made with the first token: requests that wait have none.
     matcher: Option<Matcher>,
+    interrupter: Arc<OnceLock<Interrupter>>,
     also: Option<AllowedTokens>,
     /// Tokens that end an answer, where it is not to end before it must.
     late: Option<AllowedTokens>,
@@ -53,11 +58,15 @@ impl Constrained {
         late: Option<AllowedTokens>,
         fault: Fault,
     ) -> Self {
-        Self { grammar, reasoning, matcher: None, also, late, words: Vec::new(), fault }
+        Self { grammar, reasoning, matcher: None, interrupter: Arc::default(), also, late, words: Vec::new(), fault }
     }
 
     fn matcher(&mut self) -> &mut Matcher {
-        self.matcher.get_or_insert_with(|| self.grammar.matcher(self.reasoning))
+        self.matcher.get_or_insert_with(|| {
+            let matcher = self.grammar.matcher(self.reasoning);
+            self.interrupter.get_or_init(|| matcher.interrupter());
+            matcher
+        })
     }
 }
 
@@ -85,12 +94,13 @@ impl Mask for Constrained {
         Some(&self.words)
     }
 
-    fn prepare(&mut self) {
-        self.matcher().allowed();
-    }
-
     fn accept(&mut self, token: u32) {
         self.matcher().accept(token);
+    }
+
+    fn interrupt(&mut self) -> Option<Interrupt> {
+        let interrupter = self.interrupter.clone();
+        Some(Box::new(move || interrupter.get().into_iter().for_each(Interrupter::interrupt)))
     }
 }
 

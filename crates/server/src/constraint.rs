@@ -5,6 +5,7 @@ use crate::error::{ApiError, echo};
 use crate::ranges::RESPONSE_FORMATS;
 use crate::wire::Generation;
 use serde_json::{Map, Value};
+use tombolo_engine::MaskFault;
 use tombolo_text::grammar::{GrammarError, Source};
 
 /// A constraint, and the field that asks for it.
@@ -36,6 +37,15 @@ impl Constraint {
                 let message = format!("`{first}` and `{second}` both say how the answer is to be: one of them may");
                 Err(ApiError::field(second, message))
             }
+        }
+    }
+
+    /// An answer ended because there was no mask for its next token.
+    pub(crate) fn no_mask(field: &str, fault: &MaskFault) -> ApiError {
+        match fault {
+            MaskFault::Late { .. } => ApiError::field(field, format!("`{field}`: {fault}: make it simpler")),
+            MaskFault::Died => ApiError::internal(format!("`{field}`: {fault}")),
+            MaskFault::NoThread { .. } => ApiError::unavailable("overloaded", format!("`{field}`: {fault}"), 1),
         }
     }
 

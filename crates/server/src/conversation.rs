@@ -72,11 +72,7 @@ fn must_call(
     let field = "tool_choice";
     let named = match &request.tool_choice {
         Some(Value::String(choice)) if choice == "required" => None,
-        Some(Value::Object(choice)) => {
-            let name = choice.get("function").and_then(|function| function.get("name")).and_then(Value::as_str);
-            let message = "`tool_choice` must be {\"type\": \"function\", \"function\": {\"name\": …}}";
-            Some(name.ok_or_else(|| ApiError::field(field, message))?)
-        }
+        Some(Value::Object(choice)) => named(choice),
         _ => return Ok(None),
     };
     let Some(form) = template.call_form() else {
@@ -88,6 +84,38 @@ fn must_call(
     let source = Source::calls(&Calls { form, tools, named, several }, tokenizer);
     let source = source.map_err(|error| Constraint::wrong(field, &error))?;
     Ok(Some(Constraint { field: field.into(), source }))
+}
+
+/// The function that a choice names.
+fn named(choice: &Map<String, Value>) -> Option<&str> {
+    choice.get("function").and_then(|function| function.get("name")).and_then(Value::as_str)
+}
+
+/// Refuses a choice of what is not there.
+fn check_choice(request: &ChatRequest) -> Result<(), ApiError> {
+    let wrong = |message: String| Err(ApiError::field("tool_choice", message));
+    let tools = request.tools.as_deref().unwrap_or_default();
+    let wanted = match &request.tool_choice {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::String(choice)) if choice == "required" => None,
+        Some(Value::String(choice)) if TOOL_CHOICES.contains(&choice.as_str()) => return Ok(()),
+        Some(Value::Object(choice)) => match named(choice) {
+            None => return wrong("`tool_choice` must be {\"type\": \"function\", \"function\": {\"name\": …}}".into()),
+            name => name,
+        },
+        Some(_) => return wrong("`tool_choice` must be `none`, `auto`, `required` or one function".into()),
+    };
+    let mut names = tools.iter().filter_map(|tool| tool.get("function")?.get("name")?.as_str());
+    match wanted {
+        None if tools.is_empty() => wrong("`tool_choice` is `required`, but there are no `tools`".into()),
+        Some(name) if tools.is_empty() => {
+            wrong(format!("`tool_choice` names the function `{}`, but there are no `tools`", echo(name)))
+        }
+        Some(name) if !names.any(|known| known == name) => {
+            wrong(format!("`tool_choice` names the function `{}`, which is not among the `tools`", echo(name)))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refuse_unsupported(request: &ChatRequest) -> Result<(), ApiError> {
@@ -130,15 +158,9 @@ fn tools(request: &ChatRequest) -> Result<Vec<Value>, ApiError> {
             return Err(wrong(format!("the parameters of `{}` are no JSON schema", echo(name))));
         }
     }
-    match &request.tool_choice {
-        None | Some(Value::Null) => {}
-        Some(Value::String(choice)) if choice == "none" => return Ok(Vec::new()),
-        Some(Value::String(choice)) if TOOL_CHOICES.contains(&choice.as_str()) => {}
-        Some(Value::Object(_)) => {}
-        Some(_) => {
-            let message = "`tool_choice` must be `none`, `auto`, `required` or one function";
-            return Err(ApiError::field("tool_choice", message));
-        }
+    check_choice(request)?;
+    if request.tool_choice.as_ref().is_some_and(|choice| choice == "none") {
+        return Ok(Vec::new());
     }
     Ok(tools.iter().cloned().map(Value::Object).collect())
 }
@@ -223,6 +245,37 @@ mod tests {
         let turn = made(call).unwrap();
         assert_eq!(turn["tool_calls"][0]["function"]["arguments"], json!({"a": 1}));
         assert_eq!(turn["content"], "");
+    }
+
+    #[test]
+    fn a_choice_of_what_is_not_there_is_refused_as_such() {
+        let tool = json!({"type": "function", "function": {"name": "f"}});
+        let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+        for (tools, choice, what) in [
+            (json!(null), json!("required"), Some("`required`, but there are no `tools`")),
+            (json!([]), json!("required"), Some("`required`, but there are no `tools`")),
+            (json!([]), named("f"), Some("the function `f`, but there are no `tools`")),
+            (json!([tool]), named("g"), Some("the function `g`, which is not among the `tools`")),
+            (json!([tool]), json!({"type": "function"}), Some("must be {\"type\": \"function\"")),
+            (json!([tool]), json!("f"), Some("must be `none`, `auto`, `required` or one function")),
+            (json!([tool]), json!(7), Some("must be `none`, `auto`, `required` or one function")),
+            (json!([tool]), named("f"), None),
+            (json!([tool]), json!("required"), None),
+            (json!([]), json!("auto"), None),
+            (json!(null), json!("none"), None),
+        ] {
+            let body = json!({"messages": [], "tools": tools, "tool_choice": choice});
+            let told = tools_of(body).err().map(|error| (error.body.error.param.unwrap(), error.body.error.message));
+            assert_eq!(told.is_some(), what.is_some(), "{tools} {choice}");
+            if let (Some((param, message)), Some(what)) = (told, what) {
+                assert_eq!(param, "tool_choice");
+                assert!(message.contains(what), "{message}");
+            }
+        }
+    }
+
+    fn tools_of(body: Value) -> Result<Vec<Value>, ApiError> {
+        tools(&serde_json::from_value(body).unwrap())
     }
 
     #[test]

@@ -239,6 +239,7 @@ impl Engine {
                 match why {
                     Refused::Closed => self.metrics.refuse("stopping"),
                     Refused::QueueFull { .. } => self.metrics.refuse("queue_full"),
+                    Refused::MasksLeft { .. } => self.metrics.refuse("masks_left"),
                     // It was wrong, not too much.
                     _ => {}
                 }

@@ -137,6 +137,7 @@ impl From<Refused> for ApiError {
         match refused {
             Refused::QueueFull { .. } => Self::busy(),
             Refused::Closed => Self::stopping(),
+            Refused::MasksLeft { .. } => Self::unavailable("overloaded", message, 1),
             Refused::PromptTooLong { .. } => {
                 let mut error = Self::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message);
                 error.body.error.param = Some("prompt".into());

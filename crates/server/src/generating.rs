@@ -150,6 +150,7 @@ impl Generating {
                         }
                         return Err(ApiError::internal("the model's output is not a number: its file may be damaged"));
                     }
+                    Some(End::Mask(fault)) => return Err(Constraint::no_mask(&self.field, fault)),
                     Some(End::Cancelled) => return Err(ApiError::stopping()),
                     _ => {}
                 }

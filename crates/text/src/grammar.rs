@@ -9,18 +9,21 @@
 
 mod calls;
 mod check;
+mod faults;
 mod gbnf;
 mod matcher;
+mod schema;
 mod source;
 mod vocabulary;
 
 pub use calls::{CallForm, Calls};
-pub use matcher::{Matcher, Reasoning};
+pub use matcher::{Interrupter, Matcher, Reasoning};
 pub use source::Source;
 
 use crate::{Tokenizer, limits};
+use faults::Fault;
 use llguidance::ParserFactory;
-use llguidance::api::ParserLimits;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use matcher::Tokens;
@@ -74,9 +77,9 @@ impl Grammars {
     /// # Errors
     /// [`GrammarError::Vocabulary`] where no token ends an answer, or where the vocabulary is too large or odd for a trie.
     pub fn new(tokenizer: &'static Tokenizer) -> Result<Self, GrammarError> {
-        let unfit = |why: &dyn std::fmt::Display| GrammarError::Vocabulary(one_line(&why.to_string()));
+        let unfit = |why: &str| GrammarError::Vocabulary(why.into());
         if tokenizer.end_of_generation().is_empty() {
-            return Err(unfit(&"it has no token that ends an answer"));
+            return Err(unfit("it has no token that ends an answer"));
         }
         let made = catch_unwind(AssertUnwindSafe(|| {
             let env = Vocabulary::new(tokenizer).into_env();
@@ -85,8 +88,7 @@ impl Grammars {
         }));
         let mut factory = match made {
             Ok(Ok(factory)) => factory,
-            Ok(Err(error)) => return Err(unfit(&error)),
-            Err(_) => return Err(unfit(&"its tokens make no trie")),
+            Ok(Err(_)) | Err(_) => return Err(unfit("its tokens make no trie")),
         };
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
@@ -119,22 +121,30 @@ impl Grammars {
     }
 
     fn compile_here(&self, source: &Source) -> Result<Grammar, GrammarError> {
-        let invalid = |error: &str| GrammarError::Invalid(one_line(error));
-        let parser = self.factory.create_parser(source.grammar_of()?).map_err(|error| invalid(&error.to_string()))?;
+        let first = self.compile_grammar(source.grammar_of()?);
+        let (first, bytes) = first.map_err(|fault| GrammarError::Invalid(source.told(self, fault)))?;
         // Every answer begins with a copy.
-        let bytes = parser.parser.lexer_stats().num_bytes;
         source::at_most("compiled grammar, bytes", bytes, limits::GRAMMAR_COMPILED_BYTES)?;
+        Ok(Grammar { first, bytes, tokens: self.tokens.clone() })
+    }
+
+    fn compile_schema(&self, mut schema: serde_json::Value) -> Result<(), Fault> {
+        source::set_space(&mut schema, true);
+        self.compile_grammar(TopLevelGrammar::from_json_schema(schema)).map(drop)
+    }
+
+    /// A matcher at its beginning, and the bytes that it takes.
+    fn compile_grammar(&self, grammar: TopLevelGrammar) -> Result<(llguidance::Matcher, usize), Fault> {
+        let fault = |error: &dyn std::fmt::Display| Fault::of(&error.to_string());
+        let parser = self.factory.create_parser(grammar).map_err(|error| fault(&error))?;
+        let bytes = parser.parser.lexer_stats().num_bytes;
         let mut first = llguidance::Matcher::new(Ok(parser));
         if let Some(error) = first.get_error() {
-            return Err(invalid(&error));
+            return Err(fault(&error));
         }
         // What can begin with no token is known now, not in the middle of a request.
-        let begun = first.compute_mask_or_eos();
-        begun.map_err(|error| match one_line(&error.to_string()).as_str() {
-            "NoExtensionBias" => invalid("no answer can match it"),
-            other => invalid(other),
-        })?;
-        Ok(Grammar { first, bytes, tokens: self.tokens.clone() })
+        first.compute_mask_or_eos().map_err(|error| fault(&error))?;
+        Ok((first, bytes))
     }
 }
 
@@ -159,18 +169,6 @@ impl Grammar {
 
     /// Follows one answer. Nothing is shared with other answers: what one of them drives it to, others do not pay for.
     pub fn matcher(&self, reasoning: Reasoning) -> Matcher {
-        Matcher::new(self.first.deep_clone(), self.tokens.clone(), reasoning)
-    }
-}
-
-/// A message of the compiler for people: its first lines, without its state.
-fn one_line(error: &str) -> String {
-    const CHARS: usize = 300;
-    let end = ["<state>", "<non-verbose/>", "<backtrace>"].iter().filter_map(|mark| error.find(mark)).min();
-    let text = error[..end.unwrap_or(error.len())].split_whitespace().collect::<Vec<_>>().join(" ");
-    let text = text.strip_prefix("panic: ").map_or(text.clone(), |_| "the compiler of grammars failed on it".into());
-    match text.char_indices().nth(CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+        Matcher::new(self.first.deep_clone().into_cancellable(), self.tokens.clone(), reasoning)
     }
 }

@@ -488,6 +488,10 @@ impl Session {
                     "after {count} tokens, the answer cannot be held to its form any further"
                 )));
             }
+            Reason::Mask(fault) => {
+                let count = tokens.len();
+                return Err(failure(format!("after {count} tokens of the answer, {fault}: make its form simpler")));
+            }
             Reason::NotNumbers => {
                 let (count, what) = (tokens.len(), EngineError::NotNumbers);
                 return Err(failure(format!("after {count} tokens of the answer, {what}")));

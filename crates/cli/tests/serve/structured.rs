@@ -237,6 +237,15 @@ fn tools_are_called_where_they_must_be() {
     let served = Served::start(&[]);
     let refused = served.chat(&hi(json!({"tools": tools(), "tool_choice": "required"})));
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tool_choice")));
+    // Nor are there always tools, which is said first.
+    for (tools, choice, what) in [
+        (json!([]), json!("required"), "there are no `tools`"),
+        (tools(), json!({"type": "function", "function": {"name": "none"}}), "`none`, which is not among the `tools`"),
+    ] {
+        let refused = served.chat(&hi(json!({"tools": tools, "tool_choice": choice}))).json();
+        assert_eq!(refused["error"]["param"], "tool_choice");
+        assert!(refused["error"]["message"].as_str().unwrap().contains(what), "{refused}");
+    }
 }
 
 /// What is held to a form begins where the reasoning ends.
@@ -274,6 +283,8 @@ fn what_cannot_be_is_refused_beside_a_stream() {
         (json!({"response_format": {"type": "json_schema", "json_schema": []}}), schema),
         (json!({"response_format": {"type": "json_schema", "json_schema": {"schema": "x"}}}), schema),
         (format(json!({"type": "strng"})), schema),
+        (format(json!({"not": {"type": "integer"}})), schema),
+        (format(json!({"oneOf": [{"type": "integer"}, {"type": "number"}]})), schema),
         (format(json!({"type": "integer", "minimum": 5, "maximum": 3})), schema),
         (format(json!({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})), schema),
         (format(json!({"$ref": "http://169.254.169.254/latest"})), schema),

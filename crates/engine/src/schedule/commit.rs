@@ -124,7 +124,8 @@ impl Scheduler {
             let mut changed = plain.to_vec();
             draw::adjust(&mut changed, extra, counts, &sequence.request.stop, generated);
             let Some(drawn) = draw::draw_from(&changed, &sequence.request.sampling, position) else {
-                return Some(Reason::NotNumbers);
+                let fault = extra.mask.as_ref().and_then(|mask| mask.fault());
+                return Some(fault.map_or(Reason::NotNumbers, Reason::Mask));
             };
             token = drawn;
             counts.add(token);

@@ -80,6 +80,8 @@ pub enum Refused {
     Token { token: u32, vocabulary: usize },
     #[error("the engine is stopping")]
     Closed,
+    #[error("{left} grammars that took too long are still at work: until they are done, no answer is held to another")]
+    MasksLeft { left: usize },
 }
 
 /// Figures of the moment, and counters since the start.

@@ -7,7 +7,7 @@ use crate::model::Model;
 pub(crate) use logprobs::TokenLogprob;
 use std::sync::Arc;
 use stop::StopStrings;
-use tombolo_engine::{Logprobs, Reason, Tally};
+use tombolo_engine::{Logprobs, MaskFault, Reason, Tally};
 use tombolo_text::DecodeStream;
 use tombolo_text::output::{OutputParser, Piece, ToolCall};
 
@@ -37,6 +37,8 @@ pub(crate) enum End {
     Length,
     /// The logits were no numbers.
     NotNumbers,
+    /// What it is held to gave no mask.
+    Mask(MaskFault),
     /// By nobody's wish: the server is stopping.
     Cancelled,
 }
@@ -154,6 +156,7 @@ impl Choice {
             Reason::Length => End::Length,
             Reason::Cancelled => End::Cancelled,
             Reason::NotNumbers => End::NotNumbers,
+            Reason::Mask(fault) => End::Mask(fault.clone()),
         };
         // What a stop string or a token said before goes first.
         self.end.get_or_insert(end);

@@ -61,7 +61,7 @@ pub(crate) fn ended(end: &End) -> (FinishReason, Option<StopReason>) {
     match end {
         End::Stop { text: Some(text), .. } => (FinishReason::Stop, Some(StopReason::Text(text.clone()))),
         End::Stop { id, .. } => (FinishReason::Stop, id.map(StopReason::Token)),
-        End::Length | End::NotNumbers | End::Cancelled => (FinishReason::Length, None),
+        End::Length | End::NotNumbers | End::Mask(_) | End::Cancelled => (FinishReason::Length, None),
     }
 }
 

@@ -46,7 +46,7 @@ const TOKENS: &[f64] = &[
 /// How a request ended, as vLLM calls it.
 const FINISHED: [&str; 4] = ["stop", "length", "abort", "error"];
 /// Why one was not taken.
-const REFUSED: [&str; 2] = ["queue_full", "stopping"];
+const REFUSED: [&str; 3] = ["queue_full", "stopping", "masks_left"];
 
 /// All that is measured.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Metrics {
         self.figures.lock().ok().and_then(|figures| figures.clone())
     }
 
-    /// A request was not taken: `queue_full` or `stopping`.
+    /// A request was not taken: `queue_full`, `stopping` or `masks_left`.
     pub(crate) fn refuse(&self, reason: &str) {
         if let Some(at) = REFUSED.iter().position(|name| *name == reason) {
             self.refused[at].add(1);
@@ -181,7 +181,7 @@ impl Metrics {
             Some(Reason::Stop) => "stop",
             Some(Reason::Length) => "length",
             Some(Reason::Cancelled) => "abort",
-            Some(Reason::NotNumbers) | None => "error",
+            Some(Reason::NotNumbers | Reason::Mask(_)) | None => "error",
         };
         if let Some(at) = FINISHED.iter().position(|known| *known == name) {
             self.finished[at].add(1);

@@ -56,7 +56,7 @@ pub(crate) struct Generation {
     pub(crate) cache_salt: Option<String>,
     /// Lower ones go first.
     pub(crate) priority: Option<i32>,
-    /// What the answer is to be, by its `type`: `text`, `json_object`, or `json_schema` with a schema.
+    /// What the answer is to be, by its `type`: `text`, `json_object`, or `json_schema` with a schema. `stop` cuts it.
     pub(crate) response_format: Option<Value>,
     /// The same, as vLLM spells it: one of `json`, `json_object`, `regex`, `choice` and `grammar`.
     pub(crate) structured_outputs: Option<Value>,

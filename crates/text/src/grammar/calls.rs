@@ -2,7 +2,8 @@
 //! [`output`](crate::output) reads back, with arguments that the tools' schemas allow.
 
 use super::check::check_size;
-use super::source::set_space;
+use super::schema::{self, Place};
+use super::source::{prepared, set_space};
 use super::{GrammarError, Source};
 use crate::Tokenizer;
 use crate::output::Dialect;
@@ -87,7 +88,7 @@ impl Source {
         let any = names.join(" | ");
         let several = calls.several && calls.named.is_none();
         let start = writer.start(several);
-        Self::grammar(&format!("start: {start}\ncall: {any}\n{}", writer.rules))
+        Self::of_calls(&format!("start: {start}\ncall: {any}\n{}", writer.rules))
     }
 }
 
@@ -122,7 +123,6 @@ impl Writer<'_> {
     }
 
     fn tool(&mut self, index: usize, name: &str, parameters: &Value) -> Result<(), GrammarError> {
-        check_size(parameters)?;
         if name.trim() != name || name.contains(['<', '>', '\n', '"']) {
             let name = crate::error::shorten(name);
             return Err(GrammarError::Calls(format!("a tool called {name:?} cannot be called by force")));
@@ -153,7 +153,7 @@ impl Writer<'_> {
             }
             CallForm::Coder | CallForm::Glm => return self.tagged(index, name, parameters),
         };
-        let schema = with_space(object(parameters));
+        let schema = with_space(prepared(&object(parameters)).map_err(|error| of_tool(name, error))?);
         self.rule(format_args!("call_{index}: {before} args_{index} {after}\nargs_{index}: %json {schema}"));
         Ok(())
     }
@@ -161,6 +161,7 @@ impl Writer<'_> {
     /// A call whose arguments stand one by one in tags: strings bare, and all else as JSON. They come in the schema's
     /// order; those that need not be there may be left out.
     fn tagged(&mut self, index: usize, name: &str, parameters: &Value) -> Result<(), GrammarError> {
+        check_size(parameters)?;
         let empty = Map::new();
         let properties = match parameters.get("properties") {
             Some(Value::Object(properties)) => properties,
@@ -196,7 +197,10 @@ impl Writer<'_> {
             }
             let is_required = required.contains(&key.as_str());
             let _ = write!(call, " arg_{index}_{at}{}", if is_required { "" } else { "?" });
-            let value = self.value(&format!("{index}_{at}"), schema, parameters);
+            // What it refers to lies at the root.
+            let place = Place::default().under("properties").under(key);
+            let written = schema::prepared(parameters, &place).map_err(|error| of_tool(name, error))?;
+            let value = self.value(&format!("{index}_{at}"), schema, written);
             let rule = match self.form {
                 CallForm::Glm => {
                     let [a, b, c] = ["<arg_key>", "</arg_key>", "<arg_value>"].map(|marker| self.marker(marker));
@@ -211,7 +215,7 @@ impl Writer<'_> {
     }
 
     /// A value and the tag that closes it.
-    fn value(&mut self, id: &str, schema: &Value, root: &Value) -> String {
+    fn value(&mut self, id: &str, schema: &Value, written: Value) -> String {
         let close = if self.form == CallForm::Glm { "</arg_value>" } else { "\n</parameter>" };
         let end = self.marker(close);
         let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.contains(close));
@@ -232,16 +236,7 @@ impl Writer<'_> {
             }
             return if is_control { format!("text_{id} {end}") } else { format!("text_{id}") };
         }
-        let mut schema = if schema.is_object() { schema.clone() } else { json!({}) };
-        // What it refers to lies at the root.
-        if let Some(fields) = schema.as_object_mut() {
-            for key in ["$defs", "definitions"] {
-                if let Some(definitions) = root.get(key) {
-                    fields.entry(key).or_insert_with(|| definitions.clone());
-                }
-            }
-        }
-        self.rule(format_args!("json_{id}: %json {}", with_space(schema)));
+        self.rule(format_args!("json_{id}: %json {}", with_space(written)));
         format!("json_{id} {end}")
     }
 
@@ -277,6 +272,14 @@ fn object(parameters: &Value) -> Value {
             }
             Value::Object(fields)
         }
+    }
+}
+
+/// Says of which tool a schema is.
+fn of_tool(name: &str, error: GrammarError) -> GrammarError {
+    match error {
+        GrammarError::Invalid(what) => GrammarError::Invalid(format!("the parameters of `{}`: {what}", echo(name))),
+        other => other,
     }
 }
 

@@ -6,10 +6,11 @@ use super::source::at_most;
 use crate::limits;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
+use std::fmt::Write;
 
 /// Checks a schema's size, and that it refers to nothing elsewhere.
 pub(super) fn check_size(schema: &Value) -> Result<(), GrammarError> {
-    measure(schema, 0, &mut 0)
+    measure(schema, 0, &mut 0, false)
 }
 
 /// Checks that, and what it puts together. References may lead far: it wants the compiler's stack.
@@ -19,12 +20,19 @@ pub(super) fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     Joins { root: schema, known: HashMap::new() }.weigh(schema).map(drop)
 }
 
-fn measure(schema: &Value, depth: usize, values: &mut usize) -> Result<(), GrammarError> {
+/// Keywords whose values are schemas by name: the names are no keywords.
+const SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
+
+/// With `is_data`, it is a value and no schema.
+fn measure(schema: &Value, depth: usize, values: &mut usize, is_data: bool) -> Result<(), GrammarError> {
     *values += 1;
     at_most("JSON schema, values", *values, limits::SCHEMA_VALUES_MAX)?;
     at_most("JSON schema, levels", depth, limits::SCHEMA_DEPTH_MAX)?;
     match schema {
-        Value::Array(list) => list.iter().try_for_each(|value| measure(value, depth + 1, values)),
+        Value::Array(list) => list.iter().try_for_each(|value| measure(value, depth + 1, values, is_data)),
+        Value::Object(fields) if is_data => {
+            fields.values().try_for_each(|value| measure(value, depth + 1, values, true))
+        }
         Value::Object(fields) => {
             if let Some(Value::String(reference)) = fields.get("$ref")
                 && !reference.starts_with('#')
@@ -37,8 +45,14 @@ fn measure(schema: &Value, depth: usize, values: &mut usize) -> Result<(), Gramm
                 at_most("`patternProperties`", patterns.len(), limits::SCHEMA_PATTERN_PROPERTIES_MAX)?;
             }
             for (key, value) in fields {
+                if let (Value::Object(schemas), true) = (value, SCHEMAS.contains(&key.as_str())) {
+                    *values += 1;
+                    schemas.values().try_for_each(|schema| measure(schema, depth + 2, values, false))?;
+                    continue;
+                }
                 exact(key, value)?;
-                measure(value, depth + 1, values)?;
+                let is_data = ["const", "enum", "default", "examples"].contains(&key.as_str());
+                measure(value, depth + 1, values, is_data)?;
             }
             Ok(())
         }
@@ -161,8 +175,11 @@ fn significant(number: &str) -> usize {
     digits.trim_matches('0').parse().unwrap_or(if digits.trim_matches('0').is_empty() { 0 } else { usize::MAX })
 }
 
-/// Checks what a grammar holds of schemas, and of what costs most.
-pub(super) fn check_grammar(grammar: &str) -> Result<(), GrammarError> {
+/// Checks what a grammar holds of schemas, and of what costs most; gives it back with its schemas as the compiler knows
+/// them.
+pub(super) fn checked_grammar(grammar: &str) -> Result<String, GrammarError> {
+    let mut checked = String::with_capacity(grammar.len());
+    let mut copied = 0;
     let mut rest = grammar;
     let mut joined = 0;
     while let Some(at) = rest.find(['"', '/', '&', '%', '#']) {
@@ -177,15 +194,41 @@ pub(super) fn check_grammar(grammar: &str) -> Result<(), GrammarError> {
             b'#' => behind_line(after),
             b'/' if after.starts_with('/') => behind_line(after),
             mark @ (b'"' | b'/') => behind_mark(after, mark),
-            _ if after.starts_with("json") => check_embedded(&after["json".len()..], check_schema)?,
-            _ if after.starts_with("regex") => check_embedded(&after["regex".len()..], |parts| {
+            _ if after.starts_with("json") => {
+                let text = &after["json".len()..];
+                let Some((schema, behind)) = embedded(text) else {
+                    rest = text;
+                    continue;
+                };
+                checked.push_str(&grammar[copied..grammar.len() - text.len()]);
+                let _ = write!(checked, " {}", prepared_in_grammar(&schema)?);
+                copied = grammar.len() - behind.len();
+                behind
+            }
+            _ if after.starts_with("regex") => {
+                let text = &after["regex".len()..];
+                let Some((parts, behind)) = embedded(text) else {
+                    rest = text;
+                    continue;
+                };
                 let bytes = parts.to_string().len();
-                at_most("text whose parts are allowed, bytes", bytes, limits::GRAMMAR_PARTS_BYTES_MAX)
-            })?,
+                at_most("text whose parts are allowed, bytes", bytes, limits::GRAMMAR_PARTS_BYTES_MAX)?;
+                behind
+            }
             _ => after,
         };
     }
-    Ok(())
+    checked.push_str(&grammar[copied..]);
+    Ok(checked)
+}
+
+/// What it asks of space stays.
+fn prepared_in_grammar(schema: &Value) -> Result<Value, GrammarError> {
+    let mut prepared = super::source::prepared(schema)?;
+    if let (Some(fields), Some(options)) = (prepared.as_object_mut(), schema.get("x-guidance")) {
+        fields.insert("x-guidance".into(), options.clone());
+    }
+    Ok(prepared)
 }
 
 fn behind_line(text: &str) -> &str {
@@ -206,17 +249,11 @@ fn behind_mark(text: &str, mark: u8) -> &str {
     ""
 }
 
-/// Checks the JSON that a grammar goes on with, and gives what comes behind it.
-fn check_embedded(text: &str, check: impl FnOnce(&Value) -> Result<(), GrammarError>) -> Result<&str, GrammarError> {
+/// The JSON that a grammar goes on with, and what comes behind it; `None`: it is none, which the compiler says.
+fn embedded(text: &str) -> Option<(Value, &str)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    match values.next() {
-        Some(Ok(value)) => {
-            check(&value)?;
-            Ok(&text[values.byte_offset()..])
-        }
-        // It is none: the compiler says so.
-        _ => Ok(text),
-    }
+    let value = values.next()?.ok()?;
+    Some((value, &text[values.byte_offset()..]))
 }
 
 #[cfg(test)]
@@ -246,6 +283,18 @@ mod tests {
     }
 
     #[test]
+    fn names_of_properties_are_no_keywords() {
+        let patterns: Map<String, Value> = (0..101).map(|i| (format!("^{i}"), json!({}))).collect();
+        let large = json!({"patternProperties": patterns});
+        for name in ["default", "enum", "const", "x"] {
+            assert!(check_size(&json!({"properties": {name: large}})).is_err(), "{name}");
+            assert!(check_size(&json!({"$defs": {name: {"$ref": "http://x"}}})).is_err(), "{name}");
+            assert!(check_size(&json!({"properties": {name: {"maximum": u64::MAX}}})).is_err(), "{name}");
+        }
+        assert!(check_size(&json!({"default": large, "examples": [{"$ref": "http://x"}]})).is_ok());
+    }
+
+    #[test]
     fn multiples_are_states() {
         for (number, is_taken) in
             [("5", true), ("0.01", true), ("1000000", true), ("1000003", false), ("1.23456789", false)]
@@ -259,15 +308,15 @@ mod tests {
     #[test]
     fn grammars_are_looked_through() {
         let and = |count: usize| vec!["/a/"; count + 1].join(" & ");
-        assert!(check_grammar(&format!("start: A\nA: {}", and(8))).is_ok());
-        assert!(check_grammar(&format!("start: A\nA: {}", and(9))).is_err());
+        assert!(checked_grammar(&format!("start: A\nA: {}", and(8))).is_ok());
+        assert!(checked_grammar(&format!("start: A\nA: {}", and(9))).is_err());
         let text = "&".repeat(50);
-        assert!(check_grammar(&format!("start: \"\\\"{text}\" /\\/{text}/ // {text}\n# {text}\n")).is_ok());
-        assert!(check_grammar("start: %json {\"multipleOf\": 1000003}").is_err());
-        assert!(check_grammar("start: %json {\"$ref\": \"http://a/b\"} \"x\"").is_err());
-        assert!(check_grammar("start: %json {\"type\": \"integer\"} \"x\"").is_ok());
+        assert!(checked_grammar(&format!("start: \"\\\"{text}\" /\\/{text}/ // {text}\n# {text}\n")).is_ok());
+        assert!(checked_grammar("start: %json {\"multipleOf\": 1000003}").is_err());
+        assert!(checked_grammar("start: %json {\"$ref\": \"http://a/b\"} \"x\"").is_err());
+        assert!(checked_grammar("start: %json {\"type\": \"integer\"} \"x\"").is_ok());
         let long = "x".repeat(20_000);
-        assert!(check_grammar(&format!("start: %regex {{\"substring_chars\": \"{long}\"}}")).is_err());
-        assert!(check_grammar("start: \"a").is_ok());
+        assert!(checked_grammar(&format!("start: %regex {{\"substring_chars\": \"{long}\"}}")).is_err());
+        assert!(checked_grammar("start: \"a").is_ok());
     }
 }

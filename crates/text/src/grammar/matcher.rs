@@ -1,5 +1,6 @@
 //! Follows one answer: which tokens may come next, and whether it may end.
 
+use super::faults::Fault;
 use crate::{Tokenizer, limits};
 use std::sync::Arc;
 
@@ -71,6 +72,17 @@ pub struct Matcher {
     work: u64,
 }
 
+/// See [`Matcher::interrupter`].
+#[derive(Clone, Debug)]
+pub struct Interrupter(Option<llguidance::CancellationHandle>);
+
+impl Interrupter {
+    /// Ends the matcher's work. What takes longest is left soon, not everything is.
+    pub fn interrupt(&self) {
+        self.0.iter().for_each(llguidance::CancellationHandle::cancel);
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// Nothing came yet, and reasoning may.
@@ -136,7 +148,7 @@ impl Matcher {
                 if self.tokens.tokenizer.is_end_of_generation(token) {
                     self.state = State::Ended;
                 } else if let Err(error) = self.inner.consume_token(token) {
-                    self.fail(&error.to_string());
+                    self.fail(Fault::of(&error.to_string()).of_mask());
                 }
             }
         }
@@ -157,6 +169,11 @@ impl Matcher {
         self.state == State::Ended || (self.state == State::Constrained && self.inner.is_stopped())
     }
 
+    /// Ends, from another thread, what it is at work on, soon: nothing is allowed from then on.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter(self.inner.cancellation_handle())
+    }
+
     /// What went wrong on the way, if anything did: the constraint asked for more work than one may.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
@@ -173,24 +190,19 @@ impl Matcher {
         }
         match self.inner.compute_mask_or_eos() {
             Ok(mask) => self.words.extend_from_slice(mask.as_slice()),
-            Err(error) => return self.fail(&error.to_string()),
+            Err(error) => return self.fail(Fault::of(&error.to_string()).of_mask()),
         }
         self.work += self.inner.last_step_stats().map_or(0, |stats| stats.lexer_cost + stats.all_items as u64);
         if self.work > limits::ANSWER_WORK_MAX {
-            return self.fail("it takes too much work to say what may come next");
+            return self.fail("it takes too much work to say what may come next: make it simpler".into());
         }
         if let (State::Undecided, Some(think)) = (&self.state, self.tokens.think) {
             set(&mut self.words, think);
         }
     }
 
-    fn fail(&mut self, error: &str) {
+    fn fail(&mut self, why: String) {
         self.words.clear();
-        let why = match super::one_line(error).as_str() {
-            "NoExtensionBias" => "the vocabulary has no token to go on with".to_string(),
-            "" => "it failed".to_string(),
-            other => other.to_string(),
-        };
         self.fault = Some(why);
     }
 }

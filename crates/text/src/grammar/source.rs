@@ -1,7 +1,9 @@
 //! What an answer is to be, as a request has it: sizes are checked here, the rest when it is compiled.
 
-use super::check::{check_grammar, check_schema, check_size};
-use super::{GrammarError, gbnf};
+use super::check::{check_schema, check_size, checked_grammar};
+use super::faults::{self, Fault};
+use super::schema::{self, Place};
+use super::{GrammarError, Grammars, gbnf};
 use crate::limits;
 use llguidance::api::TopLevelGrammar;
 use llguidance::regex_to_lark;
@@ -16,9 +18,13 @@ pub struct Source {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    Json { has_space: bool },
+    Json {
+        has_space: bool,
+    },
     Regex,
     Lark,
+    /// Lark, too, that nobody but us has written.
+    Calls,
 }
 
 /// Where JSON may have space: one blank, or a line's end and an indentation. A model that likes space cannot fill its
@@ -58,6 +64,9 @@ impl Source {
         if regex.is_empty() {
             return Err(GrammarError::Invalid("the regular expression is empty".into()));
         }
+        if regex.len() - regex.trim_end_matches('\\').len() & 1 == 1 {
+            return Err(GrammarError::Invalid("the regular expression ends with a `\\` that escapes nothing".into()));
+        }
         at_most("regular expression, bytes", regex.len(), limits::REGEX_BYTES_MAX)?;
         Ok(Self { kind: Kind::Regex, text: regex.into() })
     }
@@ -92,24 +101,49 @@ impl Source {
         Ok(Self { kind: Kind::Lark, text: grammar.into() })
     }
 
+    fn schema(&self) -> Result<Value, GrammarError> {
+        serde_json::from_str(&self.text).map_err(|error| GrammarError::Invalid(error.to_string()))
+    }
+
+    /// What the compiler says of it, for people.
+    pub(super) fn told(&self, grammars: &Grammars, fault: Fault) -> String {
+        match self.kind {
+            Kind::Regex => fault.of_regex(),
+            Kind::Lark => fault.of_grammar(),
+            Kind::Calls => fault.of_calls(),
+            Kind::Json { .. } => match self.schema() {
+                Ok(schema) => faults::in_schema(grammars, &schema, fault),
+                Err(_) => fault.of_schema(),
+            },
+        }
+    }
+
+    /// What tools are called by, as a grammar in Lark.
+    pub(super) fn of_calls(grammar: &str) -> Result<Self, GrammarError> {
+        Ok(Self { kind: Kind::Calls, ..Self::grammar(grammar)? })
+    }
+
     pub(super) fn grammar_of(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self.kind {
             Kind::Json { has_space } => {
-                let schema = serde_json::from_str(&self.text);
-                let mut schema: Value = schema.map_err(|error| GrammarError::Invalid(error.to_string()))?;
-                check_schema(&schema)?;
+                let mut schema = prepared(&self.schema()?)?;
                 set_space(&mut schema, has_space);
                 TopLevelGrammar::from_json_schema(schema)
             }
             // What people mean by digits is 0 to 9.
             Kind::Regex => TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(&self.text, "dws"))),
             Kind::Lark if gbnf::is_gbnf(&self.text) => TopLevelGrammar::from_lark(gbnf::to_lark(&self.text)?),
-            Kind::Lark => {
-                check_grammar(&self.text)?;
-                TopLevelGrammar::from_lark(self.text.clone())
-            }
+            Kind::Lark | Kind::Calls => TopLevelGrammar::from_lark(checked_grammar(&self.text)?),
         })
     }
+}
+
+/// A schema as the compiler knows it, its size checked before and after.
+pub(super) fn prepared(schema: &Value) -> Result<Value, GrammarError> {
+    check_size(schema)?;
+    let prepared = schema::prepared(schema, &Place::default())?;
+    check_schema(&prepared)?;
+    Ok(prepared)
 }
 
 /// Says in a schema where space may be, in place of what it may say itself.

@@ -1,5 +1,7 @@
 //! Constraints: whatever is drawn under a mask is what was asked for, and what cannot be is refused in time.
 
+mod schema;
+
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::LazyLock;
@@ -85,7 +87,7 @@ impl Vocabulary {
     }
 }
 
-fn schema(schema: &Value) -> Source {
+fn of_schema(schema: &Value) -> Source {
     Source::json_schema(schema, true).unwrap()
 }
 
@@ -105,7 +107,7 @@ fn answers_are_of_their_schema() {
             "additionalProperties": false}},
     });
     for vocabulary in [&*BYTES, &*PIECES] {
-        let grammar = vocabulary.compile(&schema(&person));
+        let grammar = vocabulary.compile(&of_schema(&person));
         let mut whole = 0;
         for seed in 0..40 {
             let Some(text) = vocabulary.draw(&mut grammar.matcher(Reasoning::None), seed, 2000) else { continue };
@@ -123,7 +125,7 @@ fn answers_are_of_their_schema() {
 
 #[test]
 fn space_is_where_people_put_it_and_nowhere_else() {
-    let source = schema(&json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}));
+    let source = of_schema(&json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}));
     for (text, is_taken) in [
         ("{\"a\":1}", true),
         ("{\"a\": 1}", true),
