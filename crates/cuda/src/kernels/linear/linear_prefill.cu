@@ -1,13 +1,12 @@
-// y = W x for many rows of x: W decoded to bf16 tile by tile, products on the matrix units (mma.sync m16n8k16), f32 sums.
+// y = W x for many rows of x and float weights: W rounded to bf16 tile by tile, products on the matrix units (mma.sync
+// m16n8k16), f32 sums in the order of the columns, the same in every tile.
 //
 // Two kernels: `linear_prefill_x` makes a bf16 copy of x (RMS-normed if asked) in scratch memory, and
 // `linear_prefill_<M>x<N>` computes tiles of M rows of x by N rows of W, 64 columns at a time: while the matrix units
 // work on one step, the next one's x comes by cp.async and its weights are decoded into the other half of shared memory.
-// Operations: 2 x rows x weights; at 512 rows that is 512 a byte of Q4_K, so the matrix units are the floor; decoding
-// (about 4 instructions a weight and M rows of x) comes next.
-// Measured, H200, the layers of an 8B model: 512 rows 49.4 ms (10,400 tokens a second, 150 TFLOP/s of about 790), 128 rows
-// 29.7, 32 rows 16.9. Bound by decoding and by loads that are not asked for ahead: each block waits for its weights once a
-// step, hidden only by the other blocks of its SM.
+// Operations: 2 x rows x weights: with many rows the matrix units are the floor. Bound before by loads that are not asked
+// for ahead: each block waits for its weights once a step, hidden only by the other blocks of its SM (seen when quantized
+// weights took this way: 150 TFLOP/s of about 790 with 512 rows on an H200).
 #include <cuda_bf16.h>
 
 #include "args.cuh"

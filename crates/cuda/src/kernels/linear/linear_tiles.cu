@@ -10,6 +10,10 @@
 // The minima of Q4_K are a product of their own, of 6-bit numbers and sums of x (bf16, in two halves: 16 bits), once a
 // chunk.
 //
+// Measured, H200, the layers of an 8B model (Q4_K, half of down Q6_K): 8 rows of x 2.7 ms, 16 3.1, 32 4.2, 64 6.4, 128
+// 10.1, 512 36.4 (196 TOP/s). Bound by issuing: mma.sync keeps an H200's issue port for 7 cycles, and the 8 multiply-adds
+// that scale it and about 8 other instructions come on top, not beside (measured alone: 7 cycles + 1 an instruction).
+// Below 64 rows by the way from one chunk to the next.
 // Bytes: every weight once per M rows of x, x once per N rows of W (from L2). Operations: what the floor is depends on the
 // card: 8 f32 instructions of a lane scale what one mma.sync (16 x 8 x 32) gives.
 #include <cuda_bf16.h>

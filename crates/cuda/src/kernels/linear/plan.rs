@@ -103,7 +103,7 @@ fn warps_for(groups: usize) -> usize {
     }
 }
 
-/// A tile of the prefill kernel: `m` rows of x by `n` rows of W.
+/// A tile of the kernel for many rows and float weights: `m` rows of x by `n` rows of W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
     pub kernel: &'static str,
@@ -120,8 +120,8 @@ impl Tile {
 }
 
 /// The tile for `rows` rows of x: a larger one decodes each weight less often, but fills its rows and all `sms` later.
-/// Where one passes the next was measured on an H200 (an 8B model's layers: 64 rows 20.6 ms with 32 x 32, 25.8 with 64 x 64;
-/// 128 rows 29.7 with either, 33.6 with 128 x 128; 512 rows 61.6 and 49.4).
+/// Where one passes the next was measured on an H200 when quantized weights took this way (an 8B model's layers: 64 rows
+/// 20.6 ms with 32 x 32, 25.8 with 64 x 64; 128 rows 29.7 with either, 33.6 with 128 x 128; 512 rows 61.6 and 49.4).
 pub(super) fn prefill_tile(rows: usize, virtual_rows: usize, sms: usize) -> Tile {
     let large = Tile { kernel: "linear_prefill_128x128", m: 128, n: 128, threads: 256 };
     let middle = Tile { kernel: "linear_prefill_64x64", m: 64, n: 64, threads: 128 };
