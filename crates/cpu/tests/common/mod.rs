@@ -71,7 +71,15 @@ pub(crate) fn runner(
     let groups = Program::build(&gguf, &config, Shard::WHOLE).unwrap().groups.len();
     let options = Options { threads, arith: Arith::Production, ..Options::default() };
     let ranks = tombolo_cpu::load(gguf, &config, tp, capacity, &options).unwrap();
-    let settings = Settings { capacity, vocabulary: config.vocabulary, groups, waiting_max: 64, prefix_cache, drafts, max_itl_factor: None };
+    let settings = Settings {
+        capacity,
+        vocabulary: config.vocabulary,
+        groups,
+        waiting_max: 64,
+        prefix_cache,
+        drafts,
+        max_itl_factor: None,
+    };
     Runner::new(ranks, settings)
 }
 

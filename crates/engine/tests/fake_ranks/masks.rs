@@ -22,6 +22,7 @@ fn runner(asynchronous: bool) -> Runner {
         waiting_max: 64,
         prefix_cache: true,
         drafts: Drafts::None,
+        max_itl_factor: None,
     };
     let mut runner = Runner::new(vec![Fake::boxed(asynchronous, Fault::None)], settings);
     runner.set_mask_limit(LIMIT);

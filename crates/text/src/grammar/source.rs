@@ -64,7 +64,7 @@ impl Source {
         if regex.is_empty() {
             return Err(GrammarError::Invalid("the regular expression is empty".into()));
         }
-        if regex.len() - regex.trim_end_matches('\\').len() & 1 == 1 {
+        if !(regex.len() - regex.trim_end_matches('\\').len()).is_multiple_of(2) {
             return Err(GrammarError::Invalid("the regular expression ends with a `\\` that escapes nothing".into()));
         }
         at_most("regular expression, bytes", regex.len(), limits::REGEX_BYTES_MAX)?;
