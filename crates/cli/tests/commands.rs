@@ -388,7 +388,7 @@ fn answers_are_held_to_a_form() {
     let model = speaking_model_of("form.gguf", &[], template, &[("eos_token_id", 0)]);
     for (form, part) in [
         (["-j", "{"], "--json-schema: no JSON"),
-        (["-j", "{\"type\": 7}"], "--json-schema: type must be"),
+        (["-j", "{\"type\": 7}"], "--json-schema: `type` at the schema's root: 7 is no type"),
         (["--grammar", "root ::= x"], "--grammar: there is no rule `x`"),
         (["--grammar-file", "/nowhere"], "--grammar-file /nowhere"),
     ] {

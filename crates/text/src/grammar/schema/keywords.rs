@@ -63,7 +63,7 @@ pub(super) fn types(value: &Value, place: &Place) -> Result<(), GrammarError> {
         Value::Array(list) => !list.is_empty() && list.iter().all(known),
         value => known(value),
     };
-    let what = || format!("{} is none; types are {}", shown(value), TYPES.join(", "));
+    let what = || format!("{} is no type; there are {}", shown(value), TYPES.join(", "));
     if is_right { Ok(()) } else { Err(wrong(place, "type", what())) }
 }
 
