@@ -8,11 +8,12 @@
 /// Rows that a step may always have, so that prompts get on.
 const LEAST_ROWS: usize = 16;
 /// Rows of a step before any with prompts was seen.
-const FIRST_ROWS: usize = 64;
+const FIRST_ROWS: usize = 32;
 /// Weight of the newest step.
 const NEW: f64 = 0.3;
-/// What is aimed at of the longest that a step may take: they scatter.
-const AIM: f64 = 0.95;
+/// What is aimed at of the longest that a step may take: they scatter. With 0.95 and a factor of 2 the 99th percentile
+/// between tokens was 2.1 times the median (8B model on an H200, 64 clients).
+const AIM: f64 = 0.85;
 
 /// See the module's head.
 #[derive(Clone, Debug)]
@@ -104,12 +105,16 @@ mod tests {
         pace.learn(2, 0, 2e-3);
         pace.learn(64, 0, 8e-3);
         pace.learn(64, 80, 16e-3);
-        assert_eq!((pace.rows(2, 2), pace.rows(2, 64), pace.rows(64, 64)), (18, 132, 72));
+        let near = |got: usize, want: usize| assert!(got.abs_diff(want) <= 1, "{got} rows, not {want}");
+        near(pace.rows(2, 2), LEAST_ROWS);
+        near(pace.rows(2, 64), 116);
+        near(pace.rows(64, 64), 56);
         // Nor before it is known how long a step of many takes.
         let mut pace = Pace::new(Some(2.0));
         pace.learn(4, 0, 2e-3);
         pace.learn(4, 64, 8.4e-3);
-        assert_eq!((pace.rows(4, 4), pace.rows(4, 64)), (18, 132));
+        near(pace.rows(4, 4), LEAST_ROWS);
+        near(pace.rows(4, 64), 116);
     }
 
     #[test]
