@@ -18,12 +18,8 @@
 // rows of x (3.0 and 4.7 ms a step) by instructions: dp4a and its scaling, four to eight times per weight.
 // Two of these must fit on an SM beside a small kernel: with registers for one more or one less the chain is 10 % slower.
 #include "args.cuh"
-#include "quant.cuh"
+#include "bytes.cuh"
 #include "stage.cuh"
-
-// Adding an int32 product sum to this bit pattern gives the float 12582912 + sum, exactly, below 2^22.
-constexpr int MAGIC_BITS = 0x4B400000;
-constexpr float MAGIC = 12582912.f;
 
 template <bool SIGNED>
 __device__ __forceinline__ int dot4(uint32_t w, uint32_t x, int sum) {
@@ -39,10 +35,6 @@ struct Lane64 {
     float s[4];  // per block of 32, Q6_K per 16
     float m[2];  // subtracted per block
 };
-
-__device__ __forceinline__ float2 halves(uint32_t bits) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
 
 // Low and high nibbles of eight words, not shifted down: the high ones count sixteenfold.
 __device__ __forceinline__ void split_nibbles(const uint4& a, const uint4& b, Lane64& out) {
@@ -61,14 +53,12 @@ __device__ __forceinline__ void unpack(const uint8_t* g, uint32_t n, uint32_t la
         const uint32_t j = lane & 3;
         const uint4 h = *reinterpret_cast<const uint4*>(b);
         split_nibbles(*reinterpret_cast<const uint4*>(b + 16 + 32 * j), *reinterpret_cast<const uint4*>(b + 32 + 32 * j), out);
-        const uint32_t v = __byte_perm(__byte_perm(h.y, h.z, j | (4 + j) << 4), h.w, 0x10 | (4 + j) << 8);
-        const uint32_t low = v & 0x3f3f3f;
-        const uint32_t gathered = (v & 0xc0c0c0) * ((1u << 18) + (1u << 12) + (1u << 6));
+        const Packed4 packed = packed4(h, j);
         const float2 d = halves(h.x);
-        out.s[0] = d.x * float(low & 255);
-        out.s[1] = d.x * 0.0625f * float(low >> 8 & 255);
-        out.m[0] = d.y * float(low >> 16);
-        out.m[1] = d.y * float(gathered >> 24);
+        out.s[0] = d.x * float(packed.low & 255);
+        out.s[1] = d.x * 0.0625f * float(packed.low >> 8 & 255);
+        out.m[0] = d.y * float(packed.low >> 16);
+        out.m[1] = d.y * float(packed.second >> 24);
     } else if constexpr (TYPE == Q6_K) {
         const uint8_t* b = g + (lane >> 2) * 208;
         const uint32_t j = lane & 3;

@@ -1,6 +1,6 @@
 // Copies of weights from global to shared memory that run while the warp does something else: a ring of slots that
 // belongs to one warp, each slot with an mbarrier that completes when its bytes have landed. Bulk copies where the card
-// has them (sm_90 and up), 16-byte cp.async below. Also what programmatic dependent launch needs.
+// has them (sm_90 and up), 16-byte cp.async below. Also what programmatic dependent launch and the matrix units need.
 #pragma once
 #include <stdint.h>
 
@@ -25,6 +25,12 @@ __device__ __forceinline__ void wait_for_input() {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Four 8 x 8 matrices of 16-bit values out of shared memory: every lane gives the address of a row.
+__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
 }
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier) {

@@ -4,13 +4,10 @@
 // A chunk lies as it does in global memory (quant.cuh): Q4_K and Q6_K as one run; of the others first the four lanes' 16
 // bytes of every plane, then their scales. Rows are an odd number of 16 bytes apart, so that ldmatrix meets no bank twice.
 #pragma once
-#include "quant.cuh"
+#include "bytes.cuh"
+#include "stage.cuh"
 
 constexpr uint32_t CHUNK = 256;
-
-// Adding an int32 product sum to this bit pattern gives the float 12582912 + sum, exactly, below 2^22.
-constexpr int MAGIC_BITS = 0x4B400000;
-constexpr float MAGIC = 12582912.f;
 
 // 16 bytes each.
 template <uint32_t TYPE>
@@ -53,11 +50,6 @@ __device__ __forceinline__ void copy_beside(uint32_t to, const uint8_t* row, uin
     const uint32_t n = lanes_from(cols, chunk / 8 * GROUP);
     const uint8_t* from = row + chunk / 8 * group_bytes(Q6_K, 32) + 52 * n + chunk % 8 / 2 * 4;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
 }
 
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[2], uint32_t address) {
@@ -151,10 +143,6 @@ __device__ __forceinline__ uint4 shared_quad(uint32_t address) {
     return v;
 }
 
-__device__ __forceinline__ float2 halves(uint32_t bits) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
-
 // Scales of Q4_0, Q4_1 and Q8_0: they lie unit by unit.
 template <uint32_t TYPE>
 __device__ __forceinline__ void load_scales(Fragment<TYPE>& f, uint32_t rows, uint32_t unit, uint32_t lane) {
@@ -183,14 +171,12 @@ struct Scales {
 // Of a Q4_K row. `minima`: the unit's two of 6 bits, as a pair of bf16; they count `dmin`.
 __device__ __forceinline__ Scales<Q4_K> header4(uint32_t row, uint32_t unit, uint32_t& minima, float& dmin) {
     const uint4 h = shared_quad(row);
-    const uint32_t v = __byte_perm(__byte_perm(h.y, h.z, unit | (4 + unit) << 4), h.w, 0x10 | (4 + unit) << 8);
-    const uint32_t low = v & 0x3f3f3f;
-    const uint32_t gathered = (v & 0xc0c0c0) * ((1u << 18) + (1u << 12) + (1u << 6));
+    const Packed4 packed = packed4(h, unit);
     const float2 d = halves(h.x);
     // Small whole numbers: their f32 bits have zeros below bf16's.
-    minima = __byte_perm(__float_as_uint(float(low >> 16)), __float_as_uint(float(gathered >> 24)), 0x7632);
+    minima = __byte_perm(__float_as_uint(float(packed.low >> 16)), __float_as_uint(float(packed.second >> 24)), 0x7632);
     dmin = d.y;
-    return {{d.x * float(low & 255), d.x * 0.0625f * float(low >> 8 & 255)}};
+    return {{d.x * float(packed.low & 255), d.x * 0.0625f * float(packed.low >> 8 & 255)}};
 }
 
 __device__ __forceinline__ Scales<Q6_K> scales6(uint32_t row, uint32_t beside, uint32_t chunk, uint32_t unit) {
