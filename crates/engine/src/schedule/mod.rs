@@ -4,8 +4,9 @@
 //! clock, no thread and no device; the same calls give the same steps.
 //!
 //! A step runs, in this order, one token of every request that generates (with its drafts), then pieces of prompts, as many
-//! rows as fit and as do not hold the others up for longer than [`Settings::max_itl_factor`]. Where blocks run out, the request that came last gives up its own and is run again later: what it draws does
-//! not depend on that, because a draw depends on logits, seed and position alone.
+//! rows as fit and as do not hold the others up for longer than [`Settings::max_itl_factor`]. Where blocks run out, the
+//! request that came last gives up its own and is run again later: what it draws does not depend on that, because a draw
+//! depends on logits, seed and position alone.
 
 mod commit;
 mod draft;
@@ -179,7 +180,7 @@ impl Scheduler {
             to_draft: Vec::new(),
             events: Vec::new(),
             figures: Figures::default(),
-            pace: Pace::new(settings.max_itl_factor),
+            pace: Pace::new(settings.max_itl_factor, rows),
             arrivals: 0,
             steps: 0,
             is_closed: false,

@@ -27,7 +27,7 @@ impl Scheduler {
         self.decodes(&mut room, &mut chosen);
         let decodes = self.settings.capacity.rows - room.rows;
         let all = (self.running.len() + self.queue.len()).min(self.settings.capacity.sequences);
-        room.rows = room.rows.min(self.pace.rows(decodes, all));
+        room.rows = room.rows.min(self.pace.rows(decodes, all * (1 + self.settings.drafts.most())));
         self.admit(&mut room);
         self.prompts(&mut room, &mut chosen);
         if chosen.is_empty() {
