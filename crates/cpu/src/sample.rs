@@ -5,7 +5,7 @@
 
 use crate::kernels::Kernels;
 use tombolo_collective::{Silent, ThreadRank};
-use tombolo_model::{CANDIDATES, Candidate, NO_TOKEN, Program, Sampling, Shard, Summary, draw};
+use tombolo_model::{CANDIDATES, Candidate, NO_TOKEN, Program, Sampling, Shard, Summary, draw, draw_from_all};
 
 /// Words of one summary on the wire: how many candidates, the weight in two words, then token and logit each.
 const WORDS: usize = 3 + 2 * CANDIDATES;
@@ -61,9 +61,7 @@ pub(crate) fn sample(
     }
     let mut exact = exact.iter().zip(&open).map(|(logits, &i)| {
         let Wanted { sampling, position } = &wanted[i];
-        let summary = Summary::of(logits, 0, sampling.temperature, logits.len());
-        // A summary of everything always holds the answer.
-        draw(&summary, logits.len(), sampling, *position).unwrap_or(summary.candidates[0].token)
+        draw_from_all(logits, sampling, *position).unwrap_or(NO_TOKEN)
     });
     Ok(drawn.iter().map(|token| token.or_else(|| exact.next()).unwrap_or(0)).collect())
 }

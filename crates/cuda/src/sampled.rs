@@ -3,7 +3,7 @@
 
 use crate::driver::Pinned;
 use crate::kernels::sample;
-use tombolo_model::{Capacity, Program, Sampling, Step, Summary, draw};
+use tombolo_model::{Capacity, Program, Sampling, Step, Summary, draw, draw_from_all};
 
 /// Of one row.
 pub(crate) enum Draw {
@@ -67,7 +67,6 @@ impl Sampled {
     /// Draws for logits row `index` from all its logits.
     pub(crate) fn draw_from(&self, index: usize, logits: &[f32]) -> u32 {
         let row = &self.rows[index];
-        let summary = Summary::of(logits, 0, row.sampling.temperature, logits.len());
-        draw(&summary, self.vocabulary, &row.sampling, row.position).unwrap_or(row.token)
+        draw_from_all(logits, &row.sampling, row.position).unwrap_or(row.token)
     }
 }

@@ -1,11 +1,11 @@
 //! Draws on the host: for requests whose logits are changed first, or told about.
 //!
-//! The law is that of [`tombolo_model::draw`], over all logits: where nothing changes them, the token is the one that a
-//! backend would have drawn.
+//! The law is that of every backend, over all logits ([`tombolo_model::draw_from_all`]): where nothing changes them, the token
+//! is the one that a backend would have drawn.
 
 use crate::request::{Extra, Logprobs};
 use std::collections::HashMap;
-use tombolo_model::{Sampling, Summary, draw};
+use tombolo_model::Summary;
 
 /// How often tokens occurred in a request.
 #[derive(Debug, Default)]
@@ -68,32 +68,24 @@ pub(crate) fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, sto
     }
 }
 
-/// Draws a token by the law of all backends; `None`: there is no number among the logits.
-pub(crate) fn draw_from(logits: &[f32], sampling: &Sampling, position: u32) -> Option<u32> {
-    if !logits.iter().any(|logit| logit.is_finite()) {
-        return None;
-    }
-    let summary = Summary::of(logits, 0, sampling.temperature, logits.len());
-    draw(&summary, logits.len(), sampling, position)
-}
-
 /// How likely `token` was, and the `top` likeliest tokens.
 pub(crate) fn logprobs(logits: &[f32], token: u32, top: usize) -> Logprobs {
     let number = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit };
-    let most = logits.iter().copied().map(number).fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(number(logit) - most).exp()).sum();
-    let all = f64::from(most) + sum.ln();
-    let of = |logit: f32| (f64::from(number(logit)) - all) as f32;
+    let best = Summary::of(logits, 0, 1.0, top.max(1));
+    let most = best.candidates.first().map_or(f32::NEG_INFINITY, |best| best.logit);
+    let all = f64::from(most) + best.weight.ln();
+    let of = |logit: f32| (f64::from(logit) - all) as f32;
     let own = logits.get(token as usize).copied().map_or(f32::NEG_INFINITY, number);
-    let best = Summary::best(logits, 0, top.min(logits.len()));
-    let top = if top == 0 { Vec::new() } else { best.candidates.iter().map(|c| (c.token, of(c.logit))).collect() };
-    Logprobs { logprob: of(own), rank: 1 + logits.iter().filter(|&&logit| number(logit) > own).count(), top }
+    let better: usize = logits.chunks(128).map(|part| part.iter().map(|&l| u32::from(l > own)).sum::<u32>() as usize).sum();
+    let top = best.candidates.iter().take(top).map(|c| (c.token, of(c.logit))).collect();
+    Logprobs { logprob: of(own), rank: 1 + better, top }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::request::{Mask, Penalties};
+    use tombolo_model::{Sampling, draw_from_all};
 
     #[derive(Debug)]
     struct Only(Vec<u32>);
@@ -135,7 +127,7 @@ mod tests {
         let mut end = Extra { mask: Some(Box::new(Only(vec![0b101]))), min_tokens: 5, ..Extra::default() };
         assert_eq!(adjusted(&mut end, &counts, 0)[2], f32::NEG_INFINITY);
         let mut none = Extra { mask: Some(Box::new(Only(Vec::new()))), ..Extra::default() };
-        assert_eq!(draw_from(&adjusted(&mut none, &counts, 0), &Sampling::GREEDY, 0), None);
+        assert_eq!(draw_from_all(&adjusted(&mut none, &counts, 0), &Sampling::GREEDY, 0), None);
     }
 
     #[test]

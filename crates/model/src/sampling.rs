@@ -5,6 +5,12 @@
 //! shard as its best [`CANDIDATES`] and the shard's total weight; the draw needs the full logits only where the
 //! answer lies beyond those candidates.
 
+mod summary;
+mod weight;
+
+pub use summary::{Candidate, Summary};
+use weight::relative_weight;
+
 /// Candidates per vocabulary shard and row.
 pub const CANDIDATES: usize = 64;
 
@@ -31,85 +37,6 @@ impl Sampling {
     pub fn is_greedy(&self) -> bool {
         self.temperature <= 0.0 || self.top_k == 1
     }
-}
-
-/// A token with its logit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
-    /// Token id in the whole vocabulary.
-    pub token: u32,
-    /// Its logit, before temperature.
-    pub logit: f32,
-}
-
-/// What the draw needs to know of one row's logits, or of one shard of them.
-#[derive(Clone, Debug, PartialEq, Default)]
-pub struct Summary {
-    /// The best tokens, falling logits, ties by lower id first.
-    pub candidates: Vec<Candidate>,
-    /// `Σ exp((logit − candidates[0].logit) / temperature)` over every token summarised.
-    pub weight: f64,
-}
-
-fn order(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
-}
-
-/// NaN logits sort last: they can never be drawn while a number is there.
-fn clean(logit: f32) -> f32 {
-    if logit.is_nan() { f32::NEG_INFINITY } else { logit }
-}
-
-impl Summary {
-    /// Summarises `logits` of tokens `first..`, keeping the best `keep`.
-    pub fn of(logits: &[f32], first: u32, temperature: f32, keep: usize) -> Self {
-        let summary = Self::best(logits, first, keep);
-        let Some(best) = summary.candidates.first().map(|c| c.logit) else { return summary };
-        let weight = logits.iter().map(|&l| relative_weight(clean(l), best, temperature)).sum();
-        Self { weight, ..summary }
-    }
-
-    /// The same without the total weight, which no draw asks for that is limited to the `top_k` best, where so many are
-    /// kept of every shard.
-    pub fn best(logits: &[f32], first: u32, keep: usize) -> Self {
-        let mut candidates: Vec<Candidate> =
-            logits.iter().zip(first..).map(|(&logit, token)| Candidate { token, logit: clean(logit) }).collect();
-        if candidates.is_empty() {
-            return Self::default();
-        }
-        if keep < candidates.len() {
-            candidates.select_nth_unstable_by(keep, order);
-            candidates.truncate(keep);
-        }
-        candidates.sort_unstable_by(order);
-        Self { candidates, weight: 0.0 }
-    }
-
-    /// Joins the summaries of all shards, in rank order.
-    pub fn merge(shards: &[Summary], temperature: f32) -> Self {
-        let mut candidates: Vec<Candidate> = shards.iter().flat_map(|s| s.candidates.iter().copied()).collect();
-        candidates.sort_unstable_by(order);
-        let Some(best) = candidates.first().map(|c| c.logit) else { return Self::default() };
-        let weight = shards
-            .iter()
-            .filter(|s| !s.candidates.is_empty())
-            .map(|s| s.weight * relative_weight(s.candidates[0].logit, best, temperature))
-            .sum();
-        // Beyond this many, a token may be missing because its own shard did not report it.
-        let known = shards.iter().map(|s| s.candidates.len()).filter(|&n| n > 0).min().unwrap_or(0);
-        candidates.truncate(known.max(1));
-        Self { candidates, weight }
-    }
-}
-
-fn relative_weight(logit: f32, best: f32, temperature: f32) -> f64 {
-    if logit == best {
-        return 1.0;
-    }
-    if temperature <= 0.0 {
-        return 0.0;
-    }
-    (f64::from(logit - best) / f64::from(temperature)).exp()
 }
 
 /// Draws a token for the row at `position`, or `None` where the candidates do not hold the answer and the draw must
@@ -172,6 +99,32 @@ pub fn draw(summary: &Summary, vocabulary: usize, sampling: &Sampling, position:
     }
     // Rounding can leave the target a hair past the last kept token.
     kept.map(|n| candidates[n.clamp(1, candidates.len()) - 1].token)
+}
+
+/// Draws a token for the row at `position` from all its logits; `None`: there is no number among them.
+///
+/// Sorts no more of them than the draw needs, which a softmax of a language model nearly always tells from few.
+pub fn draw_from_all(logits: &[f32], sampling: &Sampling, position: u32) -> Option<u32> {
+    let top_k = sampling.top_k as usize;
+    let mut keep = match sampling.is_greedy() {
+        true => 1,
+        false => CANDIDATES.max(if top_k < logits.len() { top_k } else { 0 }),
+    };
+    let mut weight = None;
+    loop {
+        let mut summary = Summary::best(logits, 0, keep);
+        let best = summary.candidates.first().filter(|best| best.logit.is_finite())?;
+        let (token, logit) = (best.token, best.logit);
+        // A weight of everything costs more than all the rest of a draw.
+        let is_cut = sampling.is_greedy() || (1..=summary.candidates.len()).contains(&top_k);
+        if !is_cut {
+            summary.weight = *weight.get_or_insert_with(|| weight::sum(logits, logit, sampling.temperature));
+        }
+        match draw(&summary, logits.len(), sampling, position) {
+            None if keep < logits.len() => keep *= 8,
+            drawn => return Some(drawn.unwrap_or(token)),
+        }
+    }
 }
 
 /// A number in `[0, 1)` from the seed and the position alone (splitmix64, Steele et al. 2014).

@@ -3,7 +3,7 @@
 use super::{Flight, Kind, Part, Scheduler};
 use crate::draw;
 use crate::request::{Event, Logprobs, Reason};
-use tombolo_model::{NO_TOKEN, StepOutput};
+use tombolo_model::{NO_TOKEN, StepOutput, draw_from_all};
 
 /// A step's drawn tokens and logits, row by row.
 struct Results<'a> {
@@ -123,7 +123,7 @@ impl Scheduler {
             let plain = results.logits(row);
             let mut changed = plain.to_vec();
             draw::adjust(&mut changed, extra, counts, &sequence.request.stop, generated);
-            let Some(drawn) = draw::draw_from(&changed, &sequence.request.sampling, position) else {
+            let Some(drawn) = draw_from_all(&changed, &sequence.request.sampling, position) else {
                 let fault = extra.mask.as_ref().and_then(|mask| mask.fault());
                 return Some(fault.map_or(Reason::NotNumbers, Reason::Mask));
             };

@@ -15,8 +15,10 @@ const NEW: f64 = 0.3;
 const MOST_AT_ONCE: f64 = 1.25;
 /// What is aimed at of the longest that a step may take: steps scatter, and get longer as answers do.
 const AIM: f64 = 0.85;
+/// What a larger step may take of the smallest that always runs.
+const HARDLY: f64 = 1.1;
 /// After so many steps with prompts a rung that was too slow is tried again.
-const TRIED_AGAIN: u64 = 500;
+const TRIED_AGAIN: u64 = 200;
 /// Rungs that are told apart: up to 16,384 rows.
 const RUNGS: usize = 28;
 
@@ -50,8 +52,8 @@ impl Pace {
         let factor = self.factor.filter(|_| decodes > 0);
         let (Some(factor), Some(plain)) = (factor, nearest(&self.plain, rung(decodes))) else { return usize::MAX };
         let least = rung(decodes + LEAST_ROWS);
-        // The lowest runs whatever it takes, and so does what takes no longer.
-        let limit = (AIM * factor * self.full(plain, all)).max(self.mixed[least].unwrap_or(0.0));
+        // The lowest runs whatever it takes, and so does what takes hardly longer.
+        let limit = (AIM * factor * self.full(plain, all)).max(HARDLY * self.mixed[least].unwrap_or(0.0));
         let (mut chosen, mut below_fits) = (least, true);
         for at in least..=rung(self.most) {
             match self.mixed[at] {
@@ -223,7 +225,7 @@ mod tests {
         // What is too slow is tried again, but seldom.
         let rows = |_| settle(&mut pace, tiles, 64, 1);
         let tried = (0..2000).map(rows).filter(|&rows| rows != 128).count();
-        assert!((2..=10).contains(&tried), "{tried}");
+        assert!((5..=20).contains(&tried), "{tried}");
     }
 
     #[test]
