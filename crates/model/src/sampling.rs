@@ -5,9 +5,11 @@
 //! shard as its best [`CANDIDATES`] and the shard's total weight; the draw needs the full logits only where the
 //! answer lies beyond those candidates.
 
+mod ranking;
 mod summary;
 mod weight;
 
+use ranking::Ranking;
 pub use summary::{Candidate, Summary};
 use weight::relative_weight;
 
@@ -102,29 +104,23 @@ pub fn draw(summary: &Summary, vocabulary: usize, sampling: &Sampling, position:
 }
 
 /// Draws a token for the row at `position` from all its logits; `None`: there is no number among them.
-///
-/// Sorts no more of them than the draw needs, which a softmax of a language model nearly always tells from few.
 pub fn draw_from_all(logits: &[f32], sampling: &Sampling, position: u32) -> Option<u32> {
     let top_k = sampling.top_k as usize;
-    let mut keep = match sampling.is_greedy() {
-        true => 1,
-        false => CANDIDATES.max(if top_k < logits.len() { top_k } else { 0 }),
-    };
     let mut weight = None;
-    loop {
+    // Nearly always few hold the answer.
+    for keep in [CANDIDATES, 16 * CANDIDATES] {
+        let keep = if sampling.is_greedy() { 1 } else { keep };
         let mut summary = Summary::best(logits, 0, keep);
-        let best = summary.candidates.first().filter(|best| best.logit.is_finite())?;
-        let (token, logit) = (best.token, best.logit);
+        let best = summary.candidates.first().filter(|best| best.logit.is_finite())?.logit;
         // A weight of everything costs more than all the rest of a draw.
-        let is_cut = sampling.is_greedy() || (1..=summary.candidates.len()).contains(&top_k);
-        if !is_cut {
-            summary.weight = *weight.get_or_insert_with(|| weight::sum(logits, logit, sampling.temperature));
+        if !sampling.is_greedy() && !(1..=summary.candidates.len()).contains(&top_k) {
+            summary.weight = *weight.get_or_insert_with(|| weight::sum(logits, best, sampling.temperature));
         }
-        match draw(&summary, logits.len(), sampling, position) {
-            None if keep < logits.len() => keep *= 8,
-            drawn => return Some(drawn.unwrap_or(token)),
+        if let Some(token) = draw(&summary, logits.len(), sampling, position) {
+            return Some(token);
         }
     }
+    Some(Ranking::new(logits, sampling.temperature).draw(sampling, position))
 }
 
 /// A number in `[0, 1)` from the seed and the position alone (splitmix64, Steele et al. 2014).

@@ -21,7 +21,7 @@ pub struct Summary {
 }
 
 /// A logit and its token in one number: less is better. Falling logits as [`f32::total_cmp`] has them, then lower tokens.
-fn key(logit: f32, token: u32) -> u64 {
+pub(super) fn key(logit: f32, token: u32) -> u64 {
     let bits = clean(logit).to_bits();
     let rising = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     u64::from(!rising) << 32 | u64::from(token)

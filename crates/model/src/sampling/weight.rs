@@ -2,6 +2,10 @@
 
 /// Values that are computed side by side: plain loops over them become vector instructions.
 const LANES: usize = 16;
+/// Blocks of them whose parts are added in 32 bits.
+const BLOCKS: usize = 8;
+/// A weight of exp(-30) and below is left out: a million of them are less than what 24 bits leave out.
+const LEAST: f32 = -30.0;
 
 /// Of one token.
 pub(super) fn relative_weight(logit: f32, best: f32, temperature: f32) -> f64 {
@@ -14,42 +18,45 @@ pub(super) fn relative_weight(logit: f32, best: f32, temperature: f32) -> f64 {
     (f64::from(logit - best) / f64::from(temperature)).exp()
 }
 
-/// The sum over all `logits`, of which `best` is the largest. Within a millionth: the parts are of 24 bits, their sum is
-/// not. NaN weighs nothing.
+/// The sum over all `logits`, of which `best` is the largest, within a millionth. NaN weighs nothing.
 pub(super) fn sum(logits: &[f32], best: f32, temperature: f32) -> f64 {
-    let inverse = if temperature > 0.0 { 1.0 / temperature } else { f32::INFINITY };
-    let weight = |logit: f32| {
-        let below = logit - best;
-        // Infinite where the division would be 0 / 0.
-        let weight = exp_of_negative(below * inverse);
-        if logit == best { 1.0 } else { weight }
-    };
-    let (blocks, rest) = logits.as_chunks::<LANES>();
-    let mut sums = [0.0f64; LANES];
-    for block in blocks {
-        for (sum, &logit) in sums.iter_mut().zip(block) {
-            *sum += f64::from(weight(logit));
+    // Not infinite: 0 times it is 0.
+    let inverse = if temperature > 0.0 { (1.0 / temperature).min(1e30) } else { 1e30 };
+    let weight = |logit: f32| exp_of_negative((logit - best) * inverse);
+    let floor = best + LEAST * temperature.max(0.0);
+    let mut total = 0.0;
+    let mut parts = logits.chunks_exact(LANES * BLOCKS);
+    for part in parts.by_ref() {
+        // Most of a language model's tokens are far below.
+        if !part.iter().fold(false, |any, &logit| any | (logit >= floor)) {
+            continue;
         }
+        let mut sums = [0.0f32; LANES];
+        for block in part.as_chunks::<LANES>().0 {
+            for (sum, &logit) in sums.iter_mut().zip(block) {
+                *sum += weight(logit);
+            }
+        }
+        total += sums.into_iter().map(f64::from).sum::<f64>();
     }
-    sums.iter().sum::<f64>() + rest.iter().map(|&logit| f64::from(weight(logit))).sum::<f64>()
+    total + parts.remainder().iter().map(|&logit| f64::from(weight(logit))).sum::<f64>()
 }
 
 /// `exp(x)` for `x <= 0`, to 2 units in the last place; 0 below -87, and for what is no number.
 ///
 /// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, ln 2 in two parts (Cody and Waite 1980), and Taylor's polynomial for `exp(r)`.
+#[inline(always)]
 fn exp_of_negative(x: f32) -> f32 {
     /// Added and subtracted, it rounds to whole numbers, which are then its lowest bits.
     const ROUND: f32 = 12_582_912.0; // 1.5 x 2^23
     const LN_2_HIGH: f32 = 0.693_359_4; // 355/512
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    let in_range = if x > -87.0 { x } else { 0.0 };
+    let in_range = x.max(-87.0);
     let rounded = in_range * std::f32::consts::LOG2_E + ROUND;
     let n = rounded - ROUND;
     let r = (in_range - n * LN_2_HIGH) - n * LN_2_LOW;
-    let mut p = 1.0 / 5040.0;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        p = p * r + coefficient;
-    }
+    let p = ((((1.0 / 5040.0 * r + 1.0 / 720.0) * r + 1.0 / 120.0) * r + 1.0 / 24.0) * r + 1.0 / 6.0) * r + 0.5;
+    let p = (p * r + 1.0) * r + 1.0;
     // n added to the exponent: `rounded` is 0x4b400000 + n.
     let scaled = f32::from_bits(p.to_bits().wrapping_add(rounded.to_bits() << 23));
     if x > -87.0 { scaled } else { 0.0 }
