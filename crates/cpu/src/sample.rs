@@ -5,7 +5,9 @@
 
 use crate::kernels::Kernels;
 use tombolo_collective::{Silent, ThreadRank};
-use tombolo_model::{CANDIDATES, Candidate, NO_TOKEN, Program, Sampling, Shard, Summary, draw, draw_from_all};
+use tombolo_model::{
+    CANDIDATES, Candidate, NO_TOKEN, Program, Sampling, Shard, Summary, draw, draw_from_all, side_by_side,
+};
 
 /// Words of one summary on the wire: how many candidates, the weight in two words, then token and logit each.
 const WORDS: usize = 3 + 2 * CANDIDATES;
@@ -31,10 +33,12 @@ pub(crate) fn sample(
     let width = logits.len() / wanted.len();
     let row = |i: usize| &logits[i * width..][..width];
     let first = program.vocabulary_start as u32;
+    let mut summaries = vec![Summary::default(); wanted.len()];
+    side_by_side(summaries.iter_mut().enumerate().collect(), width, |(i, summary)| {
+        *summary = summarise(kernels, row(i), first, &wanted[i].sampling);
+    });
     let mut words = Vec::with_capacity(wanted.len() * WORDS);
-    for (i, wanted) in wanted.iter().enumerate() {
-        put(&summarise(kernels, row(i), first, &wanted.sampling), &mut words);
-    }
+    summaries.iter().for_each(|summary| put(summary, &mut words));
     let mut all = Vec::new();
     comm.all_gather(&words, &mut all)?;
 
@@ -52,17 +56,19 @@ pub(crate) fn sample(
         })
         .collect();
     let open: Vec<usize> = (0..drawn.len()).filter(|&i| drawn[i].is_none()).collect();
-    let mut exact = Vec::new();
+    let mut exact = vec![NO_TOKEN; open.len()];
     if !open.is_empty() {
         let mine: Vec<f32> = open.iter().flat_map(|&i| row(i)).copied().collect();
         let mut all = Vec::new();
         comm.all_gather(&mine, &mut all)?;
-        exact = whole_rows(&all, program, open.len());
+        let rows = whole_rows(&all, program, open.len());
+        let jobs = exact.iter_mut().zip(rows).zip(&open).collect();
+        side_by_side(jobs, program.vocabulary, |((token, logits), &i)| {
+            let Wanted { sampling, position } = &wanted[i];
+            *token = draw_from_all(&logits, sampling, *position).unwrap_or(NO_TOKEN);
+        });
     }
-    let mut exact = exact.iter().zip(&open).map(|(logits, &i)| {
-        let Wanted { sampling, position } = &wanted[i];
-        draw_from_all(logits, sampling, *position).unwrap_or(NO_TOKEN)
-    });
+    let mut exact = exact.into_iter();
     Ok(drawn.iter().map(|token| token.or_else(|| exact.next()).unwrap_or(0)).collect())
 }
 

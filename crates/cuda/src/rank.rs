@@ -15,7 +15,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tombolo_collective::ThreadRank;
-use tombolo_model::{Arith, Backend, BackendError, Before, Capacity, Pass, Program, Step, StepError, StepOutput};
+use tombolo_model::{
+    Arith, Backend, BackendError, Before, Capacity, Pass, Program, Step, StepError, StepOutput, side_by_side,
+};
 
 /// Steps that may be in flight: as many as there are pinned blocks each way.
 const IN_FLIGHT: usize = 2;
@@ -180,17 +182,17 @@ impl Rank {
         self.wait(turn)?;
         let sampled = Sampled::new(&self.parts.outputs[turn], &step, &self.parts.program, &self.parts.capacity);
         let logits = if step.full_logits { self.download_logits(step.logits_rows())? } else { Vec::new() };
-        let mut tokens = Vec::with_capacity(step.logits_rows());
-        for index in 0..step.logits_rows() {
-            let token = match sampled.draw(index) {
-                Draw::Token(token) => token,
-                Draw::NeedsLogits => {
-                    let whole = self.gather_logits(index)?;
-                    sampled.draw_from(index, &whole)
-                }
-            };
-            tokens.push(token);
+        let mut tokens = vec![0; step.logits_rows()];
+        let mut beyond = Vec::new();
+        for (index, token) in tokens.iter_mut().enumerate() {
+            match sampled.draw(index) {
+                Draw::Token(drawn) => *token = drawn,
+                Draw::NeedsLogits => beyond.push((token, index, self.gather_logits(index)?)),
+            }
         }
+        side_by_side(beyond, self.parts.program.vocabulary, |(token, index, logits)| {
+            *token = sampled.draw_from(index, &logits);
+        });
         let is_last = number.wrapping_add(1) == self.number;
         if is_last {
             self.known = Some(tokens.clone());

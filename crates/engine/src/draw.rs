@@ -3,9 +3,9 @@
 //! The law is that of every backend, over all logits ([`tombolo_model::draw_from_all`]): where nothing changes them, the token
 //! is the one that a backend would have drawn.
 
-use crate::request::{Extra, Logprobs};
+use crate::request::{Extra, Logprobs, Penalties, Reason, Request};
 use std::collections::HashMap;
-use tombolo_model::Summary;
+use tombolo_model::{Sampling, Summary, draw_from_all};
 
 /// How often tokens occurred in a request.
 #[derive(Debug, Default)]
@@ -24,9 +24,49 @@ impl Counts {
     }
 }
 
+/// What was drawn for a request, and told of it.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    pub(crate) token: u32,
+    pub(crate) logprobs: Option<Box<Logprobs>>,
+}
+
+/// Draws a request's next token from the `logits` of the one at `position`, unless nothing changes these: then it is the one
+/// that the ranks drew.
+pub(crate) fn draw(
+    logits: &[f32],
+    by_ranks: u32,
+    request: &mut Request,
+    counts: &mut Counts,
+    generated: usize,
+    position: u32,
+) -> Result<Drawn, Reason> {
+    let Some(extra) = &mut request.extra else { return Ok(Drawn { token: by_ranks, logprobs: None }) };
+    let mut token = by_ranks;
+    if changes(extra) {
+        let mut changed = logits.to_vec();
+        adjust(&mut changed, extra, counts, &request.stop, generated);
+        let fault = || extra.mask.as_ref().and_then(|mask| mask.fault()).map_or(Reason::NotNumbers, Reason::Mask);
+        token = draw_from_all(&changed, &request.sampling, position).ok_or_else(fault)?;
+    } else if draw_from_all(logits, &Sampling::GREEDY, position).is_none() {
+        return Err(Reason::NotNumbers);
+    }
+    counts.add(token);
+    if let Some(mask) = &mut extra.mask {
+        mask.accept(token);
+    }
+    Ok(Drawn { token, logprobs: extra.logprobs.map(|top| Box::new(logprobs(logits, token, top))) })
+}
+
+/// Whether a request has its logits changed, and not just told about.
+fn changes(extra: &Extra) -> bool {
+    let Extra { min_tokens, penalties, bias, mask, logprobs: _, prompt_logprobs: _ } = extra;
+    *min_tokens > 0 || *penalties != Penalties::default() || !bias.is_empty() || mask.is_some()
+}
+
 /// Changes a row's logits as a request wants them, in vLLM's order: bias, the least length, penalties, grammar. Where the
 /// grammar allows nothing but the end, the least length has none to hold back.
-pub(crate) fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, stop: &[u32], generated: usize) {
+fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, stop: &[u32], generated: usize) {
     let holds_back = generated < extra.min_tokens;
     let ends: Vec<(usize, f32)> = match holds_back && extra.mask.is_some() {
         true => stop.iter().filter_map(|&id| Some((id as usize, *logits.get(id as usize)?))).collect(),
@@ -44,7 +84,7 @@ pub(crate) fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, sto
         stop.iter().for_each(|&token| change(token, &|_| f32::NEG_INFINITY));
     }
     let penalties = extra.penalties;
-    if penalties != crate::request::Penalties::default() {
+    if penalties != Penalties::default() {
         for (&token, &times) in &counts.by_token {
             let minus = if times > 0 { penalties.presence + penalties.frequency * times as f32 } else { 0.0 };
             let repeated = |logit: f32| {
@@ -76,7 +116,8 @@ pub(crate) fn logprobs(logits: &[f32], token: u32, top: usize) -> Logprobs {
     let all = f64::from(most) + best.weight.ln();
     let of = |logit: f32| (f64::from(logit) - all) as f32;
     let own = logits.get(token as usize).copied().map_or(f32::NEG_INFINITY, number);
-    let better: usize = logits.chunks(128).map(|part| part.iter().map(|&l| u32::from(l > own)).sum::<u32>() as usize).sum();
+    let better: usize =
+        logits.chunks(128).map(|part| part.iter().map(|&l| u32::from(l > own)).sum::<u32>() as usize).sum();
     let top = best.candidates.iter().take(top).map(|c| (c.token, of(c.logit))).collect();
     Logprobs { logprob: of(own), rank: 1 + better, top }
 }
@@ -84,8 +125,7 @@ pub(crate) fn logprobs(logits: &[f32], token: u32, top: usize) -> Logprobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Mask, Penalties};
-    use tombolo_model::{Sampling, draw_from_all};
+    use crate::request::Mask;
 
     #[derive(Debug)]
     struct Only(Vec<u32>);

@@ -27,7 +27,7 @@ pub use op::{Activation, ExpertGroups, ExpertMatrix, Gating, Op, Routes};
 pub use program::{
     Buffer, BufferId, Element, GroupId, KvGroup, Program, Rope, RopeId, RopeStyle, Rows, Values, WeightId,
 };
-pub use sampling::{CANDIDATES, Candidate, Sampling, Summary, draw, draw_from_all};
+pub use sampling::{CANDIDATES, Candidate, Sampling, Summary, draw, draw_from_all, side_by_side};
 pub use shard::{MAX_RANKS, Shard, Split};
 pub use step::{BLOCK_TOKENS, Before, Capacity, NO_TOKEN, Pass, Row, Sequence, Step, StepError, StepOutput, Token};
 pub use weight::{Slice, Weight};

@@ -6,10 +6,12 @@
 //! answer lies beyond those candidates.
 
 mod ranking;
+mod side_by_side;
 mod summary;
 mod weight;
 
 use ranking::Ranking;
+pub use side_by_side::side_by_side;
 pub use summary::{Candidate, Summary};
 use weight::relative_weight;
 

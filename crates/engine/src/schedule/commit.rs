@@ -1,9 +1,10 @@
 //! From what a step gave to tokens, and to the ends of requests.
 
+use super::sequence::Sequence;
 use super::{Flight, Kind, Part, Scheduler};
-use crate::draw;
-use crate::request::{Event, Logprobs, Reason};
-use tombolo_model::{NO_TOKEN, StepOutput, draw_from_all};
+use crate::draw::{self, Drawn};
+use crate::request::{Event, Reason};
+use tombolo_model::{NO_TOKEN, StepOutput, side_by_side};
 
 /// A step's drawn tokens and logits, row by row.
 struct Results<'a> {
@@ -38,6 +39,9 @@ impl Scheduler {
     pub fn commit(&mut self, output: &StepOutput) {
         let Flight { parts, kind, .. } = self.in_flight.pop_front().expect("a step is in flight");
         assert_eq!(output.tokens.len(), parts.iter().map(|part| part.drawn).sum::<usize>(), "tokens of a step");
+        if kind == Kind::Trunk {
+            self.draw_on_host(&parts, output);
+        }
         let mut at = 0;
         for part in parts {
             let drawn = at..at + part.drawn;
@@ -58,18 +62,46 @@ impl Scheduler {
         }
     }
 
+    /// Draws for the requests whose logits are changed or told about, side by side: together this can take longer than
+    /// the step did.
+    fn draw_on_host(&mut self, parts: &[Part], output: &StepOutput) {
+        let vocabulary = self.settings.vocabulary;
+        let mut jobs: Vec<(&mut Sequence, usize)> = Vec::new();
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.extra().is_some()) {
+            let mut rows = 0;
+            let found = parts.iter().find(|part| {
+                rows += part.drawn;
+                part.id == sequence.id
+            });
+            let draws = |part: &Part| part.drawn > 0 && part.first + part.rows >= sequence.tokens.len();
+            if found.is_some_and(draws) && sequence.request.max_tokens > 0 {
+                jobs.push((sequence, rows - 1));
+            }
+        }
+        side_by_side(jobs, vocabulary, |(sequence, row)| {
+            let generated = sequence.generated();
+            let position = sequence.tokens.len() as u32 - 1;
+            let Sequence { request, counts, drawn, .. } = sequence;
+            let logits = &output.logits[row * vocabulary..][..vocabulary];
+            let counts = counts.get_or_insert_default();
+            *drawn = Some(draw::draw(logits, output.tokens[row], request, counts, generated, position));
+        });
+    }
+
     fn commit_rows(&mut self, index: usize, part: Part, results: &Results) {
         let sequence = &mut self.running[index];
         let known = sequence.tokens.len();
         if sequence.wants_prompt_logprobs() {
             let top = sequence.extra().and_then(|extra| extra.prompt_logprobs).unwrap_or(0);
-            for row in 0..part.rows {
-                let position = part.first + row;
-                if position == sequence.prompt_logprobs.len() && position + 1 < sequence.prompt_tokens {
-                    let token = sequence.tokens[position + 1];
-                    sequence.prompt_logprobs.push(draw::logprobs(results.logits(row), token, top));
-                }
-            }
+            let from = sequence.prompt_logprobs.len();
+            let until = (part.first + part.rows).min(sequence.prompt_tokens - 1);
+            let mut told: Vec<_> =
+                sequence.tokens[from + 1..=until.max(from)].iter().map(|&token| (token, None)).collect();
+            let jobs = told.iter_mut().zip(from - part.first..).collect();
+            side_by_side(jobs, results.vocabulary, |((token, told), row)| {
+                *told = Some(draw::logprobs(results.logits(row), *token, top));
+            });
+            sequence.prompt_logprobs.extend(told.into_iter().filter_map(|(_, told)| told));
             if !sequence.wants_prompt_logprobs() {
                 self.events.push(Event::PromptLogprobs(sequence.id, sequence.prompt_logprobs.clone()));
             }
@@ -98,7 +130,7 @@ impl Scheduler {
         let mut end = (sequence.request.max_tokens == 0).then_some(Reason::Length);
         for &token in &drawn[..=accepted] {
             if end.is_none() {
-                end = self.push(index, token, results, last);
+                end = self.push(index, token);
             }
         }
         let sequence = &mut self.running[index];
@@ -114,26 +146,14 @@ impl Scheduler {
     }
 
     /// Adds a drawn token to a sequence; whether it ends with it.
-    fn push(&mut self, index: usize, token: u32, results: &Results, row: usize) -> Option<Reason> {
+    fn push(&mut self, index: usize, token: u32) -> Option<Reason> {
         let sequence = &mut self.running[index];
         let generated = sequence.generated();
-        let position = sequence.tokens.len() as u32 - 1;
-        let (mut token, mut logprobs) = (token, None::<Box<Logprobs>>);
-        if let (Some(extra), Some(counts)) = (sequence.request.extra.as_mut(), sequence.counts.as_mut()) {
-            let plain = results.logits(row);
-            let mut changed = plain.to_vec();
-            draw::adjust(&mut changed, extra, counts, &sequence.request.stop, generated);
-            let Some(drawn) = draw_from_all(&changed, &sequence.request.sampling, position) else {
-                let fault = extra.mask.as_ref().and_then(|mask| mask.fault());
-                return Some(fault.map_or(Reason::NotNumbers, Reason::Mask));
-            };
-            token = drawn;
-            counts.add(token);
-            if let Some(mask) = &mut extra.mask {
-                mask.accept(token);
-            }
-            logprobs = extra.logprobs.map(|top| Box::new(draw::logprobs(plain, token, top)));
-        }
+        let Drawn { token, logprobs } = match sequence.drawn.take() {
+            Some(Ok(drawn)) => drawn,
+            Some(Err(reason)) => return Some(reason),
+            None => Drawn { token, logprobs: None },
+        };
         if token == NO_TOKEN {
             return Some(Reason::NotNumbers);
         }

@@ -1,8 +1,8 @@
 //! One request on its way: its tokens, how far they are run, and the blocks that hold them.
 
 use crate::cache::{Before, Blocks};
-use crate::draw::Counts;
-use crate::request::{Extra, Logprobs, Request, RequestId, Tally};
+use crate::draw::{Counts, Drawn};
+use crate::request::{Extra, Logprobs, Reason, Request, RequestId, Tally};
 use tombolo_model::BLOCK_TOKENS;
 
 /// Who goes first: the lower.
@@ -30,6 +30,8 @@ pub(super) struct Sequence {
     pub(super) drafts: Vec<u32>,
     /// How often tokens occurred, where that matters.
     pub(super) counts: Option<Counts>,
+    /// What was drawn on the host in place of what the ranks drew.
+    pub(super) drawn: Option<Result<Drawn, Reason>>,
     pub(super) prompt_logprobs: Vec<Logprobs>,
     pub(super) tally: Tally,
     pub(super) was_started: bool,
@@ -51,6 +53,7 @@ impl Sequence {
             before: Before::Start { salt: request.salt },
             drafts: Vec::new(),
             counts,
+            drawn: None,
             prompt_logprobs: Vec::new(),
             tally: Tally::default(),
             was_started: false,
