@@ -1,3 +1,5 @@
+//! Jobs on many rows of logits, on several threads.
+
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
