@@ -70,10 +70,10 @@ pub(crate) type Keywords = (&'static str, &'static str, Value);
 
 /// Of all fields.
 pub(crate) fn keywords() -> Vec<Keywords> {
-    let [shared, chat, text] = ["Generation", "ChatRequest", "CompletionRequest"];
+    let [shared, chat, completion] = ["Generation", "ChatRequest", "CompletionRequest"];
     let mut all = vec![N.of(shared), BEST_OF.of(shared), TOP_K.of(shared), PROMPT_LOGPROBS.of(shared)];
     all.extend([&TEMPERATURE, &TOP_P, &MIN_P, &PRESENCE, &FREQUENCY, &REPETITION].map(|range| range.of(shared)));
-    all.extend([TOP_LOGPROBS.of(chat), MAX_TOKENS.of(chat), MAX_COMPLETION_TOKENS.of(chat), LOGPROBS.of(text)]);
+    all.extend([TOP_LOGPROBS.of(chat), MAX_TOKENS.of(chat), MAX_COMPLETION_TOKENS.of(chat), LOGPROBS.of(completion)]);
     let from_0 = json!({"minimum": 0, "maximum": u64::MAX, "format": null});
     let stop = json!({"type": "string", "minLength": 1, "maxLength": limits::STOP_BYTES});
     let stops = json!({
@@ -90,6 +90,8 @@ pub(crate) fn keywords() -> Vec<Keywords> {
     let name = json!({"type": "string", "minLength": 1, "maxLength": limits::TOOL_NAME_BYTES});
     let function = json!({"type": "object", "required": ["name"], "properties": {"name": name}});
     let tool = json!({"type": "object", "required": ["function"], "properties": {"function": function}});
+    let text = json!({"type": "string", "minLength": 1});
+    let message = json!({"type": "object", "required": ["role"], "properties": {"role": text}});
     let [first, second, third] = TOOL_CHOICES;
     let seed = json!({"minimum": i64::MIN, "maximum": u64::MAX, "format": null});
     all.extend([
@@ -99,15 +101,15 @@ pub(crate) fn keywords() -> Vec<Keywords> {
         (shared, "allowed_token_ids", json!({"minItems": 1, "maxItems": limits::TOKEN_IDS})),
         (shared, "seed", seed),
         (shared, "min_tokens", from_0.clone()),
-        (text, "max_tokens", from_0),
+        (completion, "max_tokens", from_0),
         (shared, "response_format", format),
         (shared, "structured_outputs", json!({"type": ["object", "null"]})),
         (shared, "guided_regex", json!({"type": ["string", "null"], "minLength": 1})),
         (shared, "guided_grammar", json!({"type": ["string", "null"]})),
-        (shared, "guided_choice", json!({"type": ["array", "null"], "minItems": 1, "items": {"type": "string"}})),
+        (shared, "guided_choice", json!({"type": ["array", "null"], "minItems": 1, "items": text})),
         (shared, "priority", json!({"minimum": i32::MIN, "maximum": i32::MAX})),
         (shared, "use_beam_search", json!({"enum": [false, null]})),
-        (chat, "messages", json!({"minItems": 1, "items": {"type": "object", "required": ["role"]}})),
+        (chat, "messages", json!({"minItems": 1, "items": message})),
         (chat, "tools", json!({"maxItems": limits::TOOLS, "items": tool})),
         (chat, "tool_choice", json!({"anyOf": [{"enum": [first, second, third, null]}, &tool]})),
         (chat, "chat_template_kwargs", json!({"type": ["object", "null"]})),
@@ -115,8 +117,8 @@ pub(crate) fn keywords() -> Vec<Keywords> {
         (chat, "modalities", json!({"items": {"enum": ["text"]}})),
         (chat, "continue_final_message", json!({"enum": [false, null]})),
         (chat, "documents", json!({"items": {"type": "object"}})),
-        (text, "prompt", prompts()),
-        (text, "suffix", json!({"maxLength": 0})),
+        (completion, "prompt", prompts()),
+        (completion, "suffix", json!({"maxLength": 0})),
         ("DetokenizeRequest", "tokens", json!({"maxItems": limits::DETOKENIZE_TOKENS})),
     ]);
     all
