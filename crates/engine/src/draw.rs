@@ -1,7 +1,7 @@
 //! Draws on the host: for requests whose logits are changed first, or told about.
 //!
-//! The law is that of every backend, over all logits ([`tombolo_model::draw_from_all`]): where nothing changes them, the token
-//! is the one that a backend would have drawn.
+//! The law is that of every backend, over all logits ([`tombolo_model::draw_from_all`]); where nothing changes them, the token
+//! is the one that the ranks drew.
 
 use crate::request::{Extra, Logprobs, Penalties, Reason, Request};
 use std::collections::HashMap;
@@ -41,13 +41,15 @@ pub(crate) fn draw(
     generated: usize,
     position: u32,
 ) -> Result<Drawn, Reason> {
-    let Some(extra) = &mut request.extra else { return Ok(Drawn { token: by_ranks, logprobs: None }) };
+    let Request { extra: Some(extra), stop, sampling, .. } = request else {
+        return Ok(Drawn { token: by_ranks, logprobs: None });
+    };
     let mut token = by_ranks;
-    if changes(extra) {
+    if changes(extra, generated) {
         let mut changed = logits.to_vec();
-        adjust(&mut changed, extra, counts, &request.stop, generated);
+        adjust(&mut changed, extra, counts, stop, generated);
         let fault = || extra.mask.as_ref().and_then(|mask| mask.fault()).map_or(Reason::NotNumbers, Reason::Mask);
-        token = draw_from_all(&changed, &request.sampling, position).ok_or_else(fault)?;
+        token = draw_from_all(&changed, sampling, position).ok_or_else(fault)?;
     } else if draw_from_all(logits, &Sampling::GREEDY, position).is_none() {
         return Err(Reason::NotNumbers);
     }
@@ -58,10 +60,15 @@ pub(crate) fn draw(
     Ok(Drawn { token, logprobs: extra.logprobs.map(|top| Box::new(logprobs(logits, token, top))) })
 }
 
+/// Whether the logits of a token are needed on the host, after so many.
+pub(crate) fn is_on_host(extra: &Extra, generated: usize) -> bool {
+    extra.logprobs.is_some() || changes(extra, generated)
+}
+
 /// Whether a request has its logits changed, and not just told about.
-fn changes(extra: &Extra) -> bool {
+fn changes(extra: &Extra, generated: usize) -> bool {
     let Extra { min_tokens, penalties, bias, mask, logprobs: _, prompt_logprobs: _ } = extra;
-    *min_tokens > 0 || *penalties != Penalties::default() || !bias.is_empty() || mask.is_some()
+    generated < *min_tokens || *penalties != Penalties::default() || !bias.is_empty() || mask.is_some()
 }
 
 /// Changes a row's logits as a request wants them, in vLLM's order: bias, the least length, penalties, grammar. Where the

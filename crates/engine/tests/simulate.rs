@@ -290,11 +290,16 @@ impl Simulation {
                 Event::PromptLogprobs(id, logprobs) => {
                     let request = self.requests.get_mut(&id).unwrap();
                     assert_eq!(request.prompt_logprobs.take(), Some(logprobs.len()));
+                    for (at, told) in logprobs.iter().enumerate() {
+                        assert_eq!(told.top[0].0, token_after(&request.prompt[..=at]));
+                    }
                     assert!(request.given.is_empty());
                 }
-                Event::Token { id, token, .. } => {
+                Event::Token { id, token, logprobs } => {
                     let request = self.requests.get_mut(&id).unwrap();
                     assert!(request.ended.is_none(), "a token after the end");
+                    // What was drawn is the likeliest, and told of its own row.
+                    assert!(logprobs.is_none_or(|told| told.rank == 1 && told.top[0].0 == token));
                     request.given.push(token);
                     assert_eq!(request.given, request.text[..request.given.len()]);
                 }

@@ -44,7 +44,7 @@ impl Sampling {
 }
 
 /// Draws a token for the row at `position`, or `None` where the candidates do not hold the answer and the draw must
-/// be made again from a summary of the full logits. `vocabulary` is the number of tokens that the summary speaks of.
+/// be made from all logits ([`draw_from_all`]). `vocabulary` is the number of tokens that the summary speaks of.
 pub fn draw(summary: &Summary, vocabulary: usize, sampling: &Sampling, position: u32) -> Option<u32> {
     let candidates = &summary.candidates;
     let best = candidates.first()?;
@@ -105,24 +105,23 @@ pub fn draw(summary: &Summary, vocabulary: usize, sampling: &Sampling, position:
     kept.map(|n| candidates[n.clamp(1, candidates.len()) - 1].token)
 }
 
-/// Draws a token for the row at `position` from all its logits; `None`: there is no number among them.
+/// Draws a token for the row at `position` from all its logits; `None`: the best of them is no finite number.
 pub fn draw_from_all(logits: &[f32], sampling: &Sampling, position: u32) -> Option<u32> {
-    let top_k = sampling.top_k as usize;
-    let mut weight = None;
+    let best = *Summary::best(logits, 0, 1).candidates.first().filter(|best| best.logit.is_finite())?;
+    if sampling.is_greedy() {
+        return Some(best.token);
+    }
+    // A weight of everything costs more than all the rest of a draw; one from the `top_k` best does not ask for it.
+    let is_cut = (1..logits.len()).contains(&(sampling.top_k as usize));
+    let weight = if is_cut { 0.0 } else { weight::sum(logits, best.logit, sampling.temperature) };
     // Nearly always few hold the answer.
     for keep in [CANDIDATES, 16 * CANDIDATES] {
-        let keep = if sampling.is_greedy() { 1 } else { keep };
-        let mut summary = Summary::best(logits, 0, keep);
-        let best = summary.candidates.first().filter(|best| best.logit.is_finite())?.logit;
-        // A weight of everything costs more than all the rest of a draw.
-        if !sampling.is_greedy() && !(1..=summary.candidates.len()).contains(&top_k) {
-            summary.weight = *weight.get_or_insert_with(|| weight::sum(logits, best, sampling.temperature));
-        }
+        let summary = Summary { weight, ..Summary::best(logits, 0, keep) };
         if let Some(token) = draw(&summary, logits.len(), sampling, position) {
             return Some(token);
         }
     }
-    Some(Ranking::new(logits, sampling.temperature).draw(sampling, position))
+    Some(Ranking::new(logits, best.logit, sampling.temperature).draw(sampling, position))
 }
 
 /// A number in `[0, 1)` from the seed and the position alone (splitmix64, Steele et al. 2014).

@@ -1,7 +1,7 @@
 //! The draw: the same token however the vocabulary is sharded, and distributed as the law says.
 
 use proptest::prelude::*;
-use tombolo_model::{CANDIDATES, Sampling, Shard, Summary, draw};
+use tombolo_model::{CANDIDATES, Sampling, Shard, Summary, draw, draw_from_all};
 
 fn sharded(logits: &[f32], ranks: usize, temperature: f32, keep: usize) -> Summary {
     let shards: Vec<Summary> = (0..ranks)
@@ -13,13 +13,11 @@ fn sharded(logits: &[f32], ranks: usize, temperature: f32, keep: usize) -> Summa
     Summary::merge(&shards, temperature)
 }
 
-/// What every backend does: from the candidates if they hold the answer, else from everything.
+/// What every backend does: from the candidates if they hold the answer, else from all logits.
 fn drawn(logits: &[f32], ranks: usize, keep: usize, sampling: &Sampling, position: u32) -> u32 {
     let quick = sharded(logits, ranks, sampling.temperature, keep);
-    draw(&quick, logits.len(), sampling, position).unwrap_or_else(|| {
-        let full = Summary::of(logits, 0, sampling.temperature, usize::MAX);
-        draw(&full, logits.len(), sampling, position).expect("a full summary holds every answer")
-    })
+    draw(&quick, logits.len(), sampling, position)
+        .unwrap_or_else(|| draw_from_all(logits, sampling, position).expect("there are numbers"))
 }
 
 fn any_sampling() -> impl Strategy<Value = Sampling> {
@@ -49,6 +47,29 @@ proptest! {
         for ranks in [1, 2, 3, 8] {
             prop_assert_eq!(drawn(&logits, ranks, keep, &sampling, position), whole);
         }
+    }
+
+    /// However many are looked at: the first few, some more, or all.
+    #[test]
+    fn all_logits_give_what_a_sorted_summary_of_them_gives(
+        spread in prop::sample::select(vec![0, 1, 8, 200]),
+        grid in prop::collection::vec(-1000i32..1000, 1..5000),
+        cut in prop_oneof![Just(None), (0usize..5000).prop_map(Some)],
+        sampling in any_sampling(),
+        more in prop_oneof![Just(0u32), 0u32..6000],
+        position in 0u32..10_000,
+    ) {
+        let mut logits: Vec<f32> = grid.iter().map(|l| (l * spread / 1000) as f32 / 8.0).collect();
+        // A grammar or a fault takes some away.
+        if let Some(cut) = cut {
+            let odd = if cut % 2 == 0 { f32::NEG_INFINITY } else { f32::NAN };
+            logits.iter_mut().skip(1).step_by(1 + cut % 3).take(cut).for_each(|logit| *logit = odd);
+        }
+        let sampling = Sampling { top_k: sampling.top_k + more, ..sampling };
+        let whole = Summary::of(&logits, 0, sampling.temperature, usize::MAX);
+        let want = draw(&whole, logits.len(), &sampling, position);
+        prop_assert_eq!(draw_from_all(&logits, &sampling, position), want);
+        prop_assert!(logits[want.unwrap() as usize].is_finite());
     }
 
     #[test]

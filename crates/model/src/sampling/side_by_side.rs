@@ -1,18 +1,21 @@
 //! Jobs on many rows of logits, on several threads.
 
 use std::num::NonZero;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
-/// Logits that are gone through in less time than it takes to start a thread.
+/// Logits for which a thread is worth starting: weighing them takes several times as long.
 const WORTH_A_THREAD: usize = 64 << 10;
 /// More threads would wait for memory.
 const MOST_THREADS: usize = 16;
 
 /// Does jobs on rows of `logits` logits each, on as many threads as they are worth.
 pub fn side_by_side<T: Send>(jobs: Vec<T>, logits: usize, work: impl Fn(T) + Sync) {
-    let has = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
-    let threads = has.min(jobs.len()).min(jobs.len() * logits / WORTH_A_THREAD);
+    // Asked once: the answer is read from files.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = || *CORES.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS));
+    let worth = jobs.len().min(jobs.len() * logits / WORTH_A_THREAD);
+    let threads = if worth > 1 { worth.min(cores()) } else { 1 };
     if threads <= 1 {
         return jobs.into_iter().for_each(work);
     }

@@ -4,7 +4,7 @@
 const LANES: usize = 16;
 /// Blocks of them whose parts are added in 32 bits.
 const BLOCKS: usize = 8;
-/// A weight of exp(-30) and below is left out: a million of them are less than what 24 bits leave out.
+/// Where no weight is above exp(-30), all are left out: half a million of them are less than what 24 bits leave out.
 const LEAST: f32 = -30.0;
 
 /// Of one token.
@@ -18,7 +18,7 @@ pub(super) fn relative_weight(logit: f32, best: f32, temperature: f32) -> f64 {
     (f64::from(logit - best) / f64::from(temperature)).exp()
 }
 
-/// The sum over all `logits`, of which `best` is the largest, within a millionth. NaN weighs nothing.
+/// The sum over all `logits`, of which `best`, a number, is the largest: within a millionth. NaN weighs nothing.
 pub(super) fn sum(logits: &[f32], best: f32, temperature: f32) -> f64 {
     // Not infinite: 0 times it is 0.
     let inverse = if temperature > 0.0 { (1.0 / temperature).min(1e30) } else { 1e30 };
@@ -42,7 +42,7 @@ pub(super) fn sum(logits: &[f32], best: f32, temperature: f32) -> f64 {
     total + parts.remainder().iter().map(|&logit| f64::from(weight(logit))).sum::<f64>()
 }
 
-/// `exp(x)` for `x <= 0`, to 2 units in the last place; 0 below -87, and for what is no number.
+/// `exp(x)` for `x <= 0`, to a few units in the last place; 0 below -87, and for what is no number.
 ///
 /// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, ln 2 in two parts (Cody and Waite 1980), and Taylor's polynomial for `exp(r)`.
 #[inline(always)]
