@@ -71,14 +71,9 @@ fn changes(extra: &Extra, generated: usize) -> bool {
     generated < *min_tokens || *penalties != Penalties::default() || !bias.is_empty() || mask.is_some()
 }
 
-/// Changes a row's logits as a request wants them, in vLLM's order: bias, the least length, penalties, grammar. Where the
-/// grammar allows nothing but the end, the least length has none to hold back.
+/// Changes a row's logits as a request wants them: bias, penalties, grammar, the least length. Where nothing but ends is left,
+/// the least length has none to hold back.
 fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, stop: &[u32], generated: usize) {
-    let holds_back = generated < extra.min_tokens;
-    let ends: Vec<(usize, f32)> = match holds_back && extra.mask.is_some() {
-        true => stop.iter().filter_map(|&id| Some((id as usize, *logits.get(id as usize)?))).collect(),
-        false => Vec::new(),
-    };
     let mut change = |token: u32, by: &dyn Fn(f32) -> f32| {
         if let Some(logit) = logits.get_mut(token as usize) {
             *logit = by(*logit);
@@ -86,9 +81,6 @@ fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, stop: &[u32], 
     };
     for &(token, bias) in &extra.bias {
         change(token, &|logit| logit + bias);
-    }
-    if holds_back {
-        stop.iter().for_each(|&token| change(token, &|_| f32::NEG_INFINITY));
     }
     let penalties = extra.penalties;
     if penalties != Penalties::default() {
@@ -108,9 +100,13 @@ fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, stop: &[u32], 
                 }
             }
         }
-        if !ends.is_empty() && !logits.iter().any(|logit| logit.is_finite()) {
-            let is_allowed = |id: usize| allowed.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 == 1);
-            ends.into_iter().filter(|(id, _)| is_allowed(*id)).for_each(|(id, logit)| logits[id] = logit);
+    }
+    if generated < extra.min_tokens {
+        let held = |&id: &u32| Some((id as usize, *logits.get(id as usize)?));
+        let held: Vec<(usize, f32)> = stop.iter().filter_map(held).collect();
+        held.iter().for_each(|&(id, _)| logits[id] = f32::NEG_INFINITY);
+        if !logits.iter().any(|logit| logit.is_finite()) {
+            held.into_iter().for_each(|(id, logit)| logits[id] = logit);
         }
     }
 }
@@ -173,6 +169,10 @@ mod tests {
         assert_eq!(adjusted(&mut end, &counts, 0), [f32::NEG_INFINITY, f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY]);
         let mut end = Extra { mask: Some(Box::new(Only(vec![0b101]))), min_tokens: 5, ..Extra::default() };
         assert_eq!(adjusted(&mut end, &counts, 0)[2], f32::NEG_INFINITY);
+        // Nor where every token is an end.
+        let mut all = vec![1.0, -1.0, 2.0, 0.5];
+        adjust(&mut all, &mut Extra { min_tokens: 2, ..Extra::default() }, &counts, &[3, 0, 1, 2, 2, 77], 0);
+        assert_eq!(all, plain);
         let mut none = Extra { mask: Some(Box::new(Only(Vec::new()))), ..Extra::default() };
         assert_eq!(draw_from_all(&adjusted(&mut none, &counts, 0), &Sampling::GREEDY, 0), None);
     }

@@ -111,7 +111,7 @@ impl Plan {
     pub(crate) fn echo(&mut self, needs_no_answer: bool) {
         // An empty answer to a prompt is nothing to run; its log-probabilities are.
         let least = needs_no_answer.then_some(0);
-        self.prompt_logprobs = self.prompt_logprobs.or(self.logprobs).or(least);
+        self.prompt_logprobs = self.prompt_logprobs.max(self.logprobs).or(least);
     }
 
     /// How answers are held to what the request asks for; `None`: they are free.
@@ -232,7 +232,9 @@ fn bias(wanted: &Generation, model: &Model) -> Result<Vec<(u32, f32)>, ApiError>
         return Err(ApiError::field("logit_bias", message));
     }
     let entry = |(key, value): (&String, &serde_json::Value)| {
-        let token = key.parse::<u32>().ok().filter(|&token| (token as usize) < model.vocabulary);
+        // One spelling for each, so that none is biased twice.
+        let is_token = |token: &u32| (*token as usize) < model.vocabulary && token.to_string() == *key;
+        let token = key.parse::<u32>().ok().filter(is_token);
         let token = token.ok_or_else(|| {
             let message = format!("`logit_bias`: '{}' is no token of this model", echo(key));
             ApiError::field("logit_bias", message)

@@ -81,7 +81,7 @@ pub(crate) fn keywords() -> Vec<Keywords> {
         "minLength": 1, "maxLength": limits::STOP_BYTES, "maxItems": limits::STOPS, "items": stop,
     });
     let bias = json!({
-        "maxProperties": limits::BIASES, "propertyNames": {"pattern": "^[0-9]+$"},
+        "maxProperties": limits::BIASES, "propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"},
         "additionalProperties": {"type": "number", "minimum": BIAS.least, "maximum": BIAS.most},
     });
     let format = json!({

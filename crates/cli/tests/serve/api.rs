@@ -135,6 +135,10 @@ fn stops_are_found_wherever_tokens_cut_them() {
     );
     let longer = served.complete(&body(json!({"stop_token_ids": [nth], "min_tokens": 10}))).json();
     assert!(longer["usage"]["completion_tokens"].as_u64() >= Some(10));
+    // Where every token is an end there is none to wait for.
+    let every: Vec<u32> = (0..3584).collect();
+    let at_once = served.complete(&body(json!({"stop_token_ids": every, "min_tokens": 10}))).json();
+    assert_eq!(at_once["usage"]["completion_tokens"], 1, "{at_once}");
     assert_eq!(served.when_idle(), 0.0);
 }
 
@@ -162,6 +166,30 @@ fn prompts_have_log_probabilities_too() {
     assert!((a - b).abs() < 1e-5, "{a} {b}");
     let nothing = served.complete(&body(json!({"prompt": ids, "echo": true, "logprobs": 1, "max_tokens": 0}))).json();
     assert_eq!((&nothing["choices"][0]["text"], &nothing["usage"]["completion_tokens"]), (&json!(PROMPT), &json!(0)));
+    // The likeliest are spelled as the tokens themselves are.
+    let of = |lists: &Value, at: usize| lists["top_logprobs"][at][lists["tokens"][at].as_str().unwrap()].clone();
+    assert_eq!(of(lists, ids.len()), numbers[ids.len()]);
+}
+
+#[test]
+fn a_prompt_of_one_token_has_its_place_and_each_field_its_own_number() {
+    let served = Served::start(&[]);
+    let ids = tokens(&served, PROMPT);
+    let choice = |more: Value| served.complete(&body(more)).json()["choices"][0].clone();
+    for (most, count) in [(0, 1), (1, 2)] {
+        let lists =
+            choice(json!({"prompt": [ids[0]], "echo": true, "logprobs": 2, "max_tokens": most}))["logprobs"].clone();
+        assert_eq!(lists["tokens"].as_array().unwrap().len(), count, "{lists}");
+        assert!(lists["token_logprobs"][0].is_null() && lists["text_offset"][0] == 0);
+    }
+    let told = choice(json!({"prompt": [ids[0]], "prompt_logprobs": 2, "max_tokens": 1}));
+    assert_eq!(told["prompt_logprobs"], json!([null]));
+    let both = choice(json!({"prompt": ids, "echo": true, "logprobs": 0, "prompt_logprobs": 4, "max_tokens": 1}));
+    assert_eq!(both["logprobs"]["top_logprobs"][1].as_object().unwrap().len(), 1);
+    assert!(both["prompt_logprobs"][1].as_object().unwrap().len() >= 4);
+    let silent = choice(json!({"prompt": ids, "echo": true, "prompt_logprobs": 1, "max_tokens": 0}));
+    assert_eq!(silent["prompt_logprobs"].as_array().unwrap().len(), ids.len());
+    assert!(silent["logprobs"].is_null());
 }
 
 #[test]

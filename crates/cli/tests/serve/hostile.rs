@@ -115,6 +115,8 @@ fn values_that_cannot_be() {
         ("A08", with("logit_bias", "{\"3584\": 1}"), "logit_bias"),
         ("A08", with("logit_bias", "{\"-1\": 1}"), "logit_bias"),
         ("A08", with("logit_bias", "{\"abc\": 1}"), "logit_bias"),
+        ("A08", with("logit_bias", "{\"+7\": 1}"), "logit_bias"),
+        ("A08", with("logit_bias", "{\"7\": 100, \"07\": 100}"), "logit_bias"),
         ("A08", with("logit_bias", "{\"1\": \"x\"}"), "logit_bias"),
         ("A08", with("logit_bias", "{\"1\": -1e39}"), "logit_bias"),
         ("A09", with("stop_token_ids", "[3584]"), "stop_token_ids"),
@@ -155,6 +157,7 @@ fn values_that_cannot_be() {
         ),
         ("types", with("stream", "\"yes\""), "stream"),
         ("types", with("prompt_logprobs", "\"1\""), "prompt_logprobs"),
+        ("stream", with("prompt_logprobs", "1, \"stream\": true"), "prompt_logprobs"),
         ("empty", (COMPLETIONS, String::new()), ""),
     ];
     let taken = [

@@ -79,7 +79,9 @@ pub(crate) struct Choice {
     pub(crate) tally: Tally,
     is_over: bool,
     prompt: Vec<u32>,
-    echoes: bool,
+    /// Of how many likeliest tokens is told, of the prompt that is part of the answer, and of the one that is not.
+    echo_top: Option<usize>,
+    prompt_top: Option<usize>,
     of_prompt: Option<Vec<TokenLogprob>>,
 }
 
@@ -108,7 +110,8 @@ impl Choice {
             tally: Tally::default(),
             is_over: false,
             prompt: Vec::new(),
-            echoes: false,
+            echo_top: None,
+            prompt_top: None,
             of_prompt: None,
         }
     }
@@ -204,24 +207,36 @@ impl Choice {
         !self.news.is_empty() || (with_logprobs && !self.news.logprobs.is_empty())
     }
 
-    /// The prompt is part of the answer, with the log-probabilities of its tokens where those are asked for.
-    pub(crate) fn echo(&mut self, text: &str) {
+    /// The prompt is part of the answer, with the log-probabilities of its tokens and of the `top` likeliest where those are
+    /// asked for.
+    pub(crate) fn echo(&mut self, text: &str, top: Option<usize>) {
         self.news.content.push_str(text);
-        self.echoes = true;
+        self.echo_top = top;
     }
 
-    /// The prompt's tokens, for their log-probabilities.
-    pub(crate) fn set_prompt(&mut self, tokens: Vec<u32>) {
+    /// The prompt's tokens, for their log-probabilities beside the answer.
+    pub(crate) fn set_prompt(&mut self, tokens: Vec<u32>, top: Option<usize>) {
         self.prompt = tokens;
+        self.prompt_top = top;
     }
 
-    /// Takes those.
+    /// Takes those, of at least as many likeliest tokens as are told of.
     pub(crate) fn prompt_logprobs(&mut self, logprobs: &[Logprobs]) {
         let model = self.model;
         let Some((&first, rest)) = self.prompt.split_first() else { return };
         let others = rest.iter().zip(logprobs).map(|(&token, logprobs)| TokenLogprob::new(model, token, logprobs));
-        let all = std::iter::once(TokenLogprob::first(model, first)).chain(others);
-        if self.echoes { self.news.logprobs.extend(all) } else { self.of_prompt = Some(all.collect()) }
+        let all: Vec<TokenLogprob> = std::iter::once(TokenLogprob::first(model, first)).chain(others).collect();
+        let of = |top: usize| {
+            let cut = move |token: &TokenLogprob| TokenLogprob {
+                top: token.top.iter().take(top).cloned().collect(),
+                ..token.clone()
+            };
+            all.iter().map(cut).collect::<Vec<_>>()
+        };
+        if let Some(top) = self.echo_top {
+            self.news.logprobs.extend(of(top));
+        }
+        self.of_prompt = self.prompt_top.map(of);
     }
 
     /// Log-probabilities of a prompt that is not part of the answer.

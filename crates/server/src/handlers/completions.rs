@@ -1,6 +1,6 @@
 //! `POST /v1/completions`: texts or tokens, gone on with.
 
-use super::{Head, check_model, ended, prompt_logprobs, whole};
+use super::{Head, check_model, ended, number, prompt_logprobs, whole};
 use crate::answer::{Choice, End, News, TokenLogprob};
 use crate::app::App;
 use crate::ask::{Plan, max_tokens, top};
@@ -16,7 +16,7 @@ use crate::{body, json};
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use serde_json::{Map, Value};
+use serde_json::Map;
 use std::sync::Arc;
 use tombolo_text::grammar::Reasoning;
 
@@ -73,7 +73,14 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
     if request.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::unsupported("suffix"));
     }
-    let mut plan = Plan::new(&wanted, model, caller, top(&LOGPROBS, request.logprobs)?, None)?;
+    let told = top(&LOGPROBS, request.logprobs)?;
+    let mut plan = Plan::new(&wanted, model, caller, told, None)?;
+    let streams = wanted.stream == Some(true);
+    let prompt_top = wanted.prompt_logprobs.map(|top| top as usize);
+    if streams && prompt_top.is_some() {
+        let message = "`prompt_logprobs` are told with whole answers, not with `stream`";
+        return Err(ApiError::field("prompt_logprobs", message));
+    }
     let echoes = request.echo == Some(true);
     let needs_no_answer = echoes && request.max_tokens == Some(0);
     if echoes && (plan.tells_logprobs() || needs_no_answer) {
@@ -87,7 +94,6 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
         let message = format!("`n` times the number of prompts is more than {CHOICES}");
         return Err(ApiError::field(if plan.n > 1 { "n" } else { "prompt" }, message));
     }
-    let streams = wanted.stream == Some(true);
     // Texts are gone on with as they are: they open no reasoning.
     let held = plan.held(Reasoning::None);
     let mut prepared = Prepared { requests: Vec::new(), choices: Vec::new(), prompt_tokens: 0, n: plan.n, held };
@@ -101,9 +107,9 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
         prepared.prompt_tokens += tokens.len();
         for index in 0..plan.n {
             let mut choice = Choice::new(model, plan.style.clone(), None, false);
-            choice.set_prompt(tokens.clone());
+            choice.set_prompt(tokens.clone(), prompt_top);
             if echoes {
-                choice.echo(&text);
+                choice.echo(&text, told);
             }
             prepared.choices.push(choice);
             prepared.requests.push(plan.request(tokens.clone(), most, index));
@@ -156,9 +162,9 @@ fn legacy(tokens: &[TokenLogprob], offset: &mut usize) -> LegacyLogprobs {
             let mut map = Map::new();
             // Bytes that are no text have one spelling between them: the likeliest keeps it.
             for top in &token.top {
-                map.entry(top.text.clone()).or_insert_with(|| Value::from(top.logprob));
+                map.entry(top.text.clone()).or_insert_with(|| number(top.logprob));
             }
-            map.entry(token.text.clone()).or_insert_with(|| Value::from(logprob));
+            map.entry(token.text.clone()).or_insert_with(|| number(logprob));
             map
         }));
         lists.text_offset.push(*offset);

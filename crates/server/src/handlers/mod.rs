@@ -65,9 +65,14 @@ pub(crate) fn ended(end: &End) -> (FinishReason, Option<StopReason>) {
     }
 }
 
+/// A number of 32 bits as it is spelled everywhere: its own digits, and not those of its value in 64.
+pub(crate) fn number(value: f32) -> Value {
+    value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+}
+
 /// vLLM's shape for log-probabilities of prompts: by token id, null for the first.
 pub(crate) fn prompt_logprobs(all: &[TokenLogprob]) -> Vec<Value> {
-    let of = |logprob: f32, rank: usize, text: &str| json!({"logprob": logprob, "rank": rank, "decoded_token": text});
+    let of = |logprob: f32, rank: usize, text: &str| json!({"logprob": number(logprob), "rank": rank, "decoded_token": text});
     let entry = |token: &TokenLogprob| {
         let Some(logprob) = token.logprob else { return Value::Null };
         let tops = token.top.iter().enumerate();
