@@ -1,5 +1,5 @@
-//! Many at once: thousands that say nothing, a thousand that do not read, ten thousand that leave, one that asks the same again and again. Others
-//! are served as if they were alone, and memory does not grow with them.
+//! Many at once: thousands that say nothing, a thousand that do not read, ten thousand that leave, one that asks the same
+//! again and again. Others are served as if they were alone, and memory does not grow with them.
 
 use crate::client::{Served, request};
 use serde_json::json;
@@ -45,7 +45,7 @@ fn thousands_that_say_nothing_hinder_nobody() {
     for _ in 0..20 {
         let started = Instant::now();
         assert_eq!(served.complete(&body).json()["choices"], expected);
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     }
     let grown = served.resident_mib().saturating_sub(before);
     assert!(grown < 150, "{grown} MiB for 2000 connections");
@@ -80,7 +80,7 @@ fn a_thousand_that_do_not_read_hinder_nobody() {
             "Authorization: Bearer ours\r\n",
         );
         assert_eq!(answer.status, 200, "{}", answer.body.chars().take(200).collect::<String>());
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         most = most.max(served.resident_mib());
     }
     let grown = most.saturating_sub(before);
