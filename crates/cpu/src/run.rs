@@ -236,7 +236,8 @@ impl CpuBackend {
             Op::Sample { logits } => {
                 let used = self.used(logits, rowset);
                 let logits = &self.buffers[logits.index()][used];
-                output.tokens = sample(self.kernels, &self.program, &mut self.comm, logits, &rowset.wanted)?;
+                let Self { pool, kernels, program, comm, .. } = self;
+                output.tokens = sample(pool, kernels, program, comm, logits, &rowset.wanted)?;
                 if step.full_logits {
                     output.logits = logits.to_vec();
                 }

@@ -4,10 +4,11 @@
 //! draw lies beyond the candidates, all ranks see so alike, and gather the whole logits of those rows.
 
 use crate::kernels::Kernels;
-use tombolo_collective::{Silent, ThreadRank};
-use tombolo_model::{
-    CANDIDATES, Candidate, NO_TOKEN, Program, Sampling, Shard, Summary, draw, draw_from_all, side_by_side,
-};
+use crate::pool::{Panicked, Pool};
+use crate::run::Stop;
+use std::sync::OnceLock;
+use tombolo_collective::ThreadRank;
+use tombolo_model::{CANDIDATES, Candidate, NO_TOKEN, Program, Sampling, Shard, Summary, draw, draw_from_all};
 
 /// Words of one summary on the wire: how many candidates, the weight in two words, then token and logit each.
 const WORDS: usize = 3 + 2 * CANDIDATES;
@@ -21,25 +22,20 @@ pub(crate) struct Wanted {
 
 /// Draws one token for each of `wanted` from `logits`, `[wanted, this rank's shard]`.
 pub(crate) fn sample(
+    pool: &mut Pool,
     kernels: &Kernels,
     program: &Program,
     comm: &mut ThreadRank,
     logits: &[f32],
     wanted: &[Wanted],
-) -> Result<Vec<u32>, Silent> {
+) -> Result<Vec<u32>, Stop> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
     let width = logits.len() / wanted.len();
     let row = |i: usize| &logits[i * width..][..width];
     let first = program.vocabulary_start as u32;
-    let mut summaries = vec![Summary::default(); wanted.len()];
-    let jobs = summaries.iter_mut().enumerate();
-    // The best alone is found sooner than a thread starts.
-    let (greedy, others): (Vec<_>, Vec<_>) = jobs.partition(|(i, _)| wanted[*i].sampling.is_greedy());
-    let work = |(i, summary): (usize, &mut Summary)| *summary = summarise(kernels, row(i), first, &wanted[i].sampling);
-    greedy.into_iter().for_each(work);
-    side_by_side(others, width, work);
+    let summaries = each(pool, wanted.len(), |i| summarise(kernels, row(i), first, &wanted[i].sampling))?;
     let mut words = Vec::with_capacity(wanted.len() * WORDS);
     summaries.iter().for_each(|summary| put(summary, &mut words));
     let mut all = Vec::new();
@@ -59,20 +55,28 @@ pub(crate) fn sample(
         })
         .collect();
     let open: Vec<usize> = (0..drawn.len()).filter(|&i| drawn[i].is_none()).collect();
-    let mut exact = vec![NO_TOKEN; open.len()];
+    let mut exact = Vec::new();
     if !open.is_empty() {
         let mine: Vec<f32> = open.iter().flat_map(|&i| row(i)).copied().collect();
         let mut all = Vec::new();
         comm.all_gather(&mine, &mut all)?;
         let rows = whole_rows(&all, program, open.len());
-        let jobs = exact.iter_mut().zip(rows).zip(&open).collect();
-        side_by_side(jobs, program.vocabulary, |((token, logits), &i)| {
-            let Wanted { sampling, position } = &wanted[i];
-            *token = draw_from_all(&logits, sampling, *position).unwrap_or(NO_TOKEN);
-        });
+        exact = each(pool, open.len(), |i| {
+            let Wanted { sampling, position } = &wanted[open[i]];
+            draw_from_all(&rows[i], sampling, *position).unwrap_or(NO_TOKEN)
+        })?;
     }
     let mut exact = exact.into_iter();
     Ok(drawn.iter().map(|token| token.or_else(|| exact.next()).unwrap_or(0)).collect())
+}
+
+/// What `of` gives for each row, by the rank's threads.
+fn each<T: Send + Sync>(pool: &mut Pool, rows: usize, of: impl Fn(usize) -> T + Sync) -> Result<Vec<T>, Panicked> {
+    let found: Vec<OnceLock<T>> = (0..rows).map(|_| OnceLock::new()).collect();
+    pool.run(rows, &|i| {
+        found[i].get_or_init(|| of(i));
+    })?;
+    Ok(found.into_iter().filter_map(OnceLock::into_inner).collect())
 }
 
 fn summarise(kernels: &Kernels, logits: &[f32], first: u32, sampling: &Sampling) -> Summary {
@@ -163,7 +167,9 @@ mod tests {
                 let (start, len) = shard.part(vocabulary);
                 let program = program(shard, vocabulary, start);
                 let logits: Vec<f32> = kinds.iter().flat_map(|_| &whole[start..start + len]).copied().collect();
-                (0..50).map(|p| sample(kernels, &program, &mut comm, &logits, &wanted(p)).unwrap()).collect()
+                let mut pool = Pool::new("draws", 2, false).unwrap();
+                let mut draw = |p| sample(&mut pool, kernels, &program, &mut comm, &logits, &wanted(p)).ok().unwrap();
+                (0..50).map(&mut draw).collect()
             };
             let ranks = tombolo_collective::ThreadGroup::new(size, std::time::Duration::from_secs(60));
             let drawn: Vec<_> = std::thread::scope(|scope| {

@@ -107,21 +107,19 @@ pub fn draw(summary: &Summary, vocabulary: usize, sampling: &Sampling, position:
 
 /// Draws a token for the row at `position` from all its logits; `None`: the best of them is no finite number.
 pub fn draw_from_all(logits: &[f32], sampling: &Sampling, position: u32) -> Option<u32> {
-    let best = *Summary::best(logits, 0, 1).candidates.first().filter(|best| best.logit.is_finite())?;
+    let first = Summary::best(logits, 0, if sampling.is_greedy() { 1 } else { CANDIDATES });
+    let best = *first.candidates.first().filter(|best| best.logit.is_finite())?;
     if sampling.is_greedy() {
         return Some(best.token);
     }
     // A weight of everything costs more than all the rest of a draw; one from the `top_k` best does not ask for it.
     let is_cut = (1..logits.len()).contains(&(sampling.top_k as usize));
     let weight = if is_cut { 0.0 } else { weight::sum(logits, best.logit, sampling.temperature) };
+    let draw_from = |summary| draw(&Summary { weight, ..summary }, logits.len(), sampling, position);
     // Nearly always few hold the answer.
-    for keep in [CANDIDATES, 16 * CANDIDATES] {
-        let summary = Summary { weight, ..Summary::best(logits, 0, keep) };
-        if let Some(token) = draw(&summary, logits.len(), sampling, position) {
-            return Some(token);
-        }
-    }
-    Some(Ranking::new(logits, best.logit, sampling.temperature).draw(sampling, position))
+    draw_from(first)
+        .or_else(|| draw_from(Summary::best(logits, 0, 16 * CANDIDATES)))
+        .or_else(|| Some(Ranking::new(logits, best.logit, sampling.temperature).draw(sampling, position)))
 }
 
 /// A number in `[0, 1)` from the seed and the position alone (splitmix64, Steele et al. 2014).
