@@ -113,14 +113,12 @@ fn adjust(logits: &mut [f32], extra: &mut Extra, counts: &Counts, stop: &[u32], 
 
 /// How likely `token` was, and the `top` likeliest tokens.
 pub(crate) fn logprobs(logits: &[f32], token: u32, top: usize) -> Logprobs {
-    let number = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit };
     let best = Summary::of(logits, 0, 1.0, top.max(1));
     let most = best.candidates.first().map_or(f32::NEG_INFINITY, |best| best.logit);
     let all = f64::from(most) + best.weight.ln();
     let of = |logit: f32| (f64::from(logit) - all) as f32;
-    let own = logits.get(token as usize).copied().map_or(f32::NEG_INFINITY, number);
-    let better: usize =
-        logits.chunks(128).map(|part| part.iter().map(|&l| u32::from(l > own)).sum::<u32>() as usize).sum();
+    let own = logits.get(token as usize).copied().filter(|logit| !logit.is_nan()).unwrap_or(f32::NEG_INFINITY);
+    let better = logits.iter().filter(|&&logit| logit > own).count();
     let top = best.candidates.iter().take(top).map(|c| (c.token, of(c.logit))).collect();
     Logprobs { logprob: of(own), rank: 1 + better, top }
 }

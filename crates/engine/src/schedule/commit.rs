@@ -91,19 +91,20 @@ impl Scheduler {
     fn commit_rows(&mut self, index: usize, part: Part, results: &Results) {
         let sequence = &mut self.running[index];
         let known = sequence.tokens.len();
-        if sequence.wants_prompt_logprobs() {
-            let top = sequence.extra().and_then(|extra| extra.prompt_logprobs).unwrap_or(0);
-            let from = sequence.prompt_logprobs.len();
-            let until = (part.first + part.rows).min(sequence.prompt_tokens - 1);
-            let mut told: Vec<_> =
-                sequence.tokens[from + 1..=until.max(from)].iter().map(|&token| (token, None)).collect();
-            let jobs = told.iter_mut().zip(from - part.first..).collect();
-            side_by_side(jobs, results.vocabulary, |((token, told), row)| {
-                *told = Some(draw::logprobs(results.logits(row), *token, top));
+        let top = sequence.extra().and_then(|extra| extra.prompt_logprobs).unwrap_or(0);
+        if let Some(mut all) = sequence.prompt_logprobs.take() {
+            let (from, last) = (all.len(), sequence.prompt_tokens - 1);
+            let until = (part.first + part.rows).min(last).max(from);
+            let mut told = vec![None; until - from];
+            let tokens = &sequence.tokens[from + 1..];
+            let jobs = told.iter_mut().zip(tokens).zip(from - part.first..).collect();
+            side_by_side(jobs, results.vocabulary, |((told, &token), row)| {
+                *told = Some(draw::logprobs(results.logits(row), token, top));
             });
-            sequence.prompt_logprobs.extend(told.into_iter().filter_map(|(_, told)| told));
-            if !sequence.wants_prompt_logprobs() {
-                self.events.push(Event::PromptLogprobs(sequence.id, sequence.prompt_logprobs.clone()));
+            all.extend(told.into_iter().flatten());
+            match all.len() == last {
+                true => self.events.push(Event::PromptLogprobs(sequence.id, all)),
+                false => sequence.prompt_logprobs = Some(all),
             }
         }
         if part.first + part.rows < known {

@@ -207,11 +207,6 @@ impl Scheduler {
             if !sequence.was_started {
                 sequence.was_started = true;
                 self.events.push(Event::Started(sequence.id));
-                if sequence.prompt_tokens == 1 && sequence.extra().is_some_and(|extra| extra.prompt_logprobs.is_some())
-                {
-                    // Nothing stands before it that could tell of it.
-                    self.events.push(Event::PromptLogprobs(sequence.id, Vec::new()));
-                }
             }
             rows = rows.saturating_sub(sequence.left());
             let at = self.running.partition_point(|other| other.place < sequence.place);

@@ -32,7 +32,8 @@ pub(super) struct Sequence {
     pub(super) counts: Option<Counts>,
     /// What was drawn on the host in place of what the ranks drew.
     pub(super) drawn: Option<Result<Drawn, Reason>>,
-    pub(super) prompt_logprobs: Vec<Logprobs>,
+    /// Of the prompt's tokens, as far as they are run; `None`: nobody asked, or all was told.
+    pub(super) prompt_logprobs: Option<Vec<Logprobs>>,
     pub(super) tally: Tally,
     pub(super) was_started: bool,
     /// The step in which it was put into the queue.
@@ -54,7 +55,7 @@ impl Sequence {
             drafts: Vec::new(),
             counts,
             drawn: None,
-            prompt_logprobs: Vec::new(),
+            prompt_logprobs: request.extra.as_ref().and_then(|extra| extra.prompt_logprobs).map(|_| Vec::new()),
             tally: Tally::default(),
             was_started: false,
             waits_since: step,
@@ -88,8 +89,7 @@ impl Sequence {
 
     /// Whether logits of the prompt's rows are wanted, too, and are still to come.
     pub(super) fn wants_prompt_logprobs(&self) -> bool {
-        let wanted = self.extra().is_some_and(|extra| extra.prompt_logprobs.is_some());
-        wanted && self.prompt_logprobs.len() + 1 < self.prompt_tokens
+        self.prompt_logprobs.is_some()
     }
 
     /// Blocks that are needed beside those that it has, for `tokens` tokens in all.

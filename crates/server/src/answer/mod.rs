@@ -58,6 +58,12 @@ impl News {
     }
 }
 
+/// With no more than so many likeliest tokens each.
+fn cut(mut tokens: Vec<TokenLogprob>, top: usize) -> Vec<TokenLogprob> {
+    tokens.iter_mut().for_each(|token| token.top.truncate(top));
+    tokens
+}
+
 /// One answer on its way.
 pub(crate) struct Choice {
     model: &'static Model,
@@ -226,17 +232,10 @@ impl Choice {
         let Some((&first, rest)) = self.prompt.split_first() else { return };
         let others = rest.iter().zip(logprobs).map(|(&token, logprobs)| TokenLogprob::new(model, token, logprobs));
         let all: Vec<TokenLogprob> = std::iter::once(TokenLogprob::first(model, first)).chain(others).collect();
-        let of = |top: usize| {
-            let cut = move |token: &TokenLogprob| TokenLogprob {
-                top: token.top.iter().take(top).cloned().collect(),
-                ..token.clone()
-            };
-            all.iter().map(cut).collect::<Vec<_>>()
-        };
         if let Some(top) = self.echo_top {
-            self.news.logprobs.extend(of(top));
+            self.news.logprobs.extend(cut(all.clone(), top));
         }
-        self.of_prompt = self.prompt_top.map(of);
+        self.of_prompt = self.prompt_top.map(|top| cut(all, top));
     }
 
     /// Log-probabilities of a prompt that is not part of the answer.

@@ -9,7 +9,7 @@ use crate::error::ApiError;
 use crate::generating::{Generating, Prepared};
 use crate::limits::CHOICES;
 use crate::model::Model;
-use crate::ranges::{LOGPROBS, MAX_TOKENS};
+use crate::ranges::{LOGPROBS, MAX_TOKENS, PROMPT_LOGPROBS};
 use crate::sse::{self, Format};
 use crate::wire::{Completion, CompletionChoice, CompletionRequest, Generation, LegacyLogprobs, Prompt, Usage};
 use crate::{body, json};
@@ -76,7 +76,7 @@ fn prepare(model: &'static Model, caller: Caller, bytes: &[u8]) -> Result<(Prepa
     let told = top(&LOGPROBS, request.logprobs)?;
     let mut plan = Plan::new(&wanted, model, caller, told, None)?;
     let streams = wanted.stream == Some(true);
-    let prompt_top = wanted.prompt_logprobs.map(|top| top as usize);
+    let prompt_top = top(&PROMPT_LOGPROBS, wanted.prompt_logprobs)?;
     if streams && prompt_top.is_some() {
         let message = "`prompt_logprobs` are told with whole answers, not with `stream`";
         return Err(ApiError::field("prompt_logprobs", message));
