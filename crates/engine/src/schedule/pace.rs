@@ -43,8 +43,7 @@ pub(super) struct Pace {
     steps: u64,
     /// Times that it was asked.
     asked: u64,
-    /// Of these, when the last step without prompts was, and when the next one is due.
-    plain_from: u64,
+    /// Of these, when the next step without prompts is due.
     plain_due: u64,
 }
 
@@ -58,7 +57,6 @@ impl Pace {
             known_from: [0; RUNGS],
             steps: 0,
             asked: 0,
-            plain_from: 0,
             plain_due: 0,
         }
     }
@@ -69,6 +67,8 @@ impl Pace {
         let Some(factor) = self.factor.filter(|_| decodes > 0) else { return usize::MAX };
         if self.asked >= self.plain_due {
             self.plain_due = self.asked + TRIED_AGAIN;
+            // What is known is from long ago.
+            self.plain[rung(decodes)] = None;
             return 0;
         }
         self.asked += 1;
@@ -105,12 +105,7 @@ impl Pace {
         }
         if prompts == 0 {
             let seconds = self.at_most(seconds, rung(decodes));
-            let known = &mut self.plain[rung(decodes)];
-            if self.asked - self.plain_from > TRIED_AGAIN / 2 {
-                *known = None;
-            }
-            mix(known, seconds);
-            self.plain_from = self.asked;
+            mix(&mut self.plain[rung(decodes)], seconds);
             self.plain_due = self.asked + TRIED_AGAIN;
             return;
         }
